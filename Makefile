@@ -1,0 +1,35 @@
+# Each target makes the virtual environment first if it is missing. Python 3.10 to 3.12; another one: make venv PYTHON=python3.12
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: venv demo test lint equivalence bench clean
+
+venv: .venv/installed
+
+.venv/installed: setup.py constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade "pip<26.2" wheel
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test]"
+	touch $@
+
+demo: venv            ## the whole way on CPU, in minutes: runs/demo/report.html
+	$(BIN)/python -m demo
+
+test: venv            ## everything, a real Slurm included where this user is root on Debian
+	$(BIN)/python -m pytest
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy megatron_ext preprocess slurm checkpoints_tools
+
+equivalence: venv     ## every parallel layout against one rank
+	$(BIN)/python -m benchmarks.equivalence --check
+
+bench: venv equivalence
+	$(BIN)/python -m benchmarks.step_overhead --check
+
+clean:
+	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -1,0 +1,171 @@
+"""Run -> Megatron's own configuration objects; the one place where our names become Megatron's."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from megatron_ext.config import schema
+from megatron_ext.config.load import ConfigError
+from megatron_ext.config.schema import Activation, Norm, Precision, Recompute, Run
+
+_DTYPE = {Precision.bf16: torch.bfloat16, Precision.fp32: torch.float32}
+
+
+def dtype(run: Run) -> torch.dtype:
+    return _DTYPE[run.train.precision]
+
+
+def transformer_config(run: Run) -> Any:
+    """-> TransformerConfig. Raises ConfigError for a passthrough name that Megatron does not know."""
+    from megatron.core.transformer import TransformerConfig
+
+    model = run.model
+    fields: dict[str, Any] = dict(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_size,
+        num_attention_heads=model.num_heads,
+        num_query_groups=schema.num_kv_heads(model),
+        kv_channels=schema.head_dim(model),
+        normalization="RMSNorm" if model.norm == Norm.rmsnorm else "LayerNorm",
+        layernorm_epsilon=model.norm_eps,
+        gated_linear_unit=model.activation == Activation.swiglu,
+        activation_func=F.silu if model.activation == Activation.swiglu else F.gelu,
+        add_bias_linear=model.linear_bias,
+        add_qkv_bias=model.qkv_bias,
+        qk_layernorm=model.qk_norm,
+        hidden_dropout=model.hidden_dropout,
+        attention_dropout=model.attention_dropout,
+        init_method_std=model.init_std,
+        perform_initialization=False,  # model/init.py fills every weight by its name, the same in every layout
+        calculate_per_token_loss=True,  # gradients are of the mean over all tokens of the step, whatever the layout
+        **_precision(run),
+        **_layout(run),
+        **_moe(run),
+        **_plain_kernels(run),
+    )
+    return TransformerConfig(**_with_passthrough(fields, model.megatron, TransformerConfig))
+
+
+def ddp_config(run: Run) -> Any:
+    """-> DistributedDataParallelConfig: how gradients are bucketed and reduced (in fp32, always)."""
+    from megatron.core.distributed import DistributedDataParallelConfig
+
+    parallel = run.parallel
+    return DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=parallel.distributed_optimizer,
+        overlap_grad_reduce=parallel.overlap_grad_reduce,
+        overlap_param_gather=parallel.overlap_param_gather,
+        bucket_size=parallel.bucket_size,
+    )
+
+
+def _precision(run: Run) -> dict[str, Any]:
+    kind = dtype(run)
+    return dict(params_dtype=kind, pipeline_dtype=kind, autocast_dtype=kind, bf16=kind == torch.bfloat16)
+
+
+def _layout(run: Run) -> dict[str, Any]:
+    parallel = run.parallel
+    return dict(
+        tensor_model_parallel_size=parallel.tensor,
+        pipeline_model_parallel_size=parallel.pipeline,
+        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        context_parallel_size=parallel.context,
+        expert_model_parallel_size=parallel.expert,
+        expert_tensor_parallel_size=parallel.expert_tensor,
+        sequence_parallel=parallel.sequence,
+        batch_p2p_comm=False,
+        **_recompute(run),
+    )
+
+
+def _recompute(run: Run) -> dict[str, Any]:
+    if run.train.recompute == Recompute.full:
+        return dict(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+    if run.train.recompute == Recompute.selective:
+        return dict(recompute_granularity="selective", recompute_modules=["core_attn"])
+    return {}
+
+
+def _moe(run: Run) -> dict[str, Any]:
+    moe = run.model.moe
+    if moe.num_experts == 0:
+        return {}
+    return dict(
+        num_moe_experts=moe.num_experts,
+        moe_router_topk=moe.top_k,
+        moe_ffn_hidden_size=schema.expert_ffn_size(run.model),
+        moe_shared_expert_intermediate_size=moe.shared_expert_ffn_size or None,
+        moe_router_score_function=str(moe.router_score),
+        moe_router_load_balancing_type="aux_loss" if moe.aux_loss_coeff else "none",
+        moe_aux_loss_coeff=moe.aux_loss_coeff,
+        moe_z_loss_coeff=moe.z_loss_coeff or None,
+        moe_token_dispatcher_type=str(moe.dispatcher),
+        moe_router_dtype="fp32",  # bf16 near-ties would choose other experts in another layout
+    )
+
+
+def _plain_kernels(run: Run) -> dict[str, Any]:
+    """Without Transformer Engine there are no fused kernels, and compiled ones round differently in each layout."""
+    names = "masked_softmax bias_dropout bias_activation".split()
+    return {f"{name}_fusion": False for name in names} | dict(
+        apply_rope_fusion=False,
+        gradient_accumulation_fusion=False,
+        persist_layer_norm=False,
+        cross_entropy_loss_fusion=False,
+    )
+
+
+def _with_passthrough(fields: dict[str, Any], extra: dict[str, Any], kind: Any) -> dict[str, Any]:
+    known = [field.name for field in dataclasses.fields(kind)]
+    for name in extra:
+        if name not in known:
+            near = difflib.get_close_matches(name, known)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise ConfigError(f"model.megatron.{name}: Megatron's TransformerConfig has no such field{hint}")
+        if name in fields:
+            raise ConfigError(f"model.megatron.{name} is set from our own fields; change it there")
+    return {**fields, **extra}
+
+
+def parameters(run: Run) -> int:
+    """Number of weights, padding rows of the vocabulary not counted."""
+    model = run.model
+    heads, groups, dim = model.num_heads, schema.num_kv_heads(model), schema.head_dim(model)
+    gated = 3 if model.activation == Activation.swiglu else 2
+    attention = model.hidden_size * dim * (heads + 2 * groups) + heads * dim * model.hidden_size
+    moe = model.moe
+    ffn = gated * model.hidden_size * model.ffn_size
+    if moe.num_experts:
+        ffn = gated * model.hidden_size * (moe.num_experts * schema.expert_ffn_size(model) + moe.shared_expert_ffn_size)
+        ffn += moe.num_experts * model.hidden_size
+    embeddings = model.vocab_size * model.hidden_size * (1 if model.tie_embeddings else 2)
+    return model.num_layers * (attention + ffn + 2 * model.hidden_size) + embeddings + model.hidden_size
+
+
+def flops_per_token(run: Run) -> float:
+    """Forward and backward of one token: 6 FLOPs a weight that it meets, and attention (Narayanan et al. 2021, eq. 3).
+
+    Causal attention is counted by half. Recomputation is not counted: it is work, not use.
+    """
+    model = run.model
+    active = parameters(run) - model.vocab_size * model.hidden_size * (0 if model.tie_embeddings else 1)
+    if model.moe.num_experts:
+        gated = 3 if model.activation == Activation.swiglu else 2
+        idle = model.moe.num_experts - model.moe.top_k
+        active -= model.num_layers * gated * model.hidden_size * schema.expert_ffn_size(model) * idle
+    attention = 12 * model.num_layers * model.num_heads * schema.head_dim(model) * model.seq_length / 2
+    return 6.0 * active + attention
+
+
+def init_std_output(run: Run) -> float:
+    """For layers that write into the residual stream (Radford et al. 2019): their sum keeps its variance with depth."""
+    return run.model.init_std / math.sqrt(2 * run.model.num_layers)

@@ -1,0 +1,79 @@
+"""Step number -> this rank's microbatches.
+
+Every rank reads the shards itself, by memory map: no rank waits for another's broadcast, and the position of the data
+is the step alone. Microbatch m of data-parallel rank r of n holds samples (m n + r) b ... (m n + r) b + b - 1 of the
+step's global batch, b being the micro-batch size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterator, List
+
+import numpy as np
+import torch
+
+from megatron_ext.config.schema import Run
+from megatron_ext.data.samples import Blend, Samples, Span
+from megatron_ext.data.shard import Shard
+from megatron_ext.runtime.parallel import Grid
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """[micro-batch, sequence on this context rank] each; labels are the next tokens."""
+
+    tokens: torch.Tensor
+    labels: torch.Tensor
+    positions: torch.Tensor
+
+
+class Loader:
+    def __init__(self, run: Run, grid: Grid, which: str) -> None:
+        """Raises ValueError for missing or damaged shards and for splits shorter than one sequence."""
+        self.run, self.grid = run, grid
+        shards = [Shard(prefix) for prefix in run.data.blend]
+        length = run.model.seq_length
+        sources = [Samples(s, run.data.split, which, length, run.seed + place) for place, s in enumerate(shards)]
+        weights = run.data.weights or [float(len(shard.tokens)) for shard in shards]
+        batches = run.train.steps if which == "train" else run.train.eval_batches
+        self.blend = Blend(sources, weights, batches * run.train.global_batch_size)
+
+    def microbatches(self, step: int) -> Iterator[Microbatch]:
+        """Of global batch number `step`, for this data- and context-parallel rank."""
+        size, context = self.run.train.micro_batch_size, self.grid.groups.cp
+        for samples in self._samples(step):
+            tokens = torch.from_numpy(np.stack([self._checked(index) for index in samples]))
+            positions = torch.arange(self.run.model.seq_length).expand(size, -1)
+            parts = (tokens[:, :-1], tokens[:, 1:], positions)
+            yield Microbatch(*(_on_rank(part, context).to(self.grid.device, non_blocking=True) for part in parts))
+
+    def spans(self, step: int) -> List[List[Span]]:
+        """The documents of every sample of global batch number `step`."""
+        size = self.run.train.global_batch_size
+        return [self.blend.spans(index) for index in range(step * size, (step + 1) * size)]
+
+    def _samples(self, step: int) -> Iterator[range]:
+        train, ranks, rank = self.run.train, self.grid.data_size, self.grid.data_rank
+        size = train.micro_batch_size
+        for number in range(train.global_batch_size // (size * ranks)):
+            first = step * train.global_batch_size + (number * ranks + rank) * size
+            yield range(first, first + size)
+
+    def _checked(self, index: int) -> np.ndarray:
+        tokens = self.blend.tokens(index)
+        if tokens.max() >= self.run.model.vocab_size:
+            raise ValueError(
+                f"sample {index} ({self.blend.spans(index)[0].prefix}) has token id {tokens.max()}, but "
+                f"model.vocab_size={self.run.model.vocab_size}; the shard was made by another tokenizer"
+            )
+        return tokens
+
+
+def _on_rank(x: torch.Tensor, context: object) -> torch.Tensor:
+    """x [batch, sequence] -> chunks r and 2n-1-r of 2n along the sequence, so that causal work is even."""
+    ranks, rank = context.size(), context.rank()  # type: ignore[attr-defined]
+    if ranks == 1:
+        return x.contiguous()
+    chunks = x.chunk(2 * ranks, dim=1)
+    return torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]], dim=1).contiguous()

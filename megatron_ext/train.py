@@ -1,0 +1,193 @@
+"""What each rank runs: the frozen run.yaml -> build -> loop. Read this first.
+
+    python -m megatron_ext.train RUN_FOLDER
+
+Started by llm-launch, torchrun or srun with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set. Resumes by
+itself from the newest complete checkpoint. Ends with a verdict in RUN_FOLDER/verdict.json and an exit code: 0 done,
+75 saved on a signal and wants to go on, 2 the input is wrong, 1 failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any, List, Optional, Tuple
+
+from megatron_ext.config import load as config
+from megatron_ext.config import rundir
+from megatron_ext.config.schema import Run
+from megatron_ext.runtime.signals import StopFlag
+
+log = logging.getLogger(__name__)
+
+_BAD_STEPS = 5  # this many updates in a row without a finite gradient: the run is lost, stop it
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print(
+            "usage: python -m megatron_ext.train RUN_FOLDER   (holds the run.yaml that llm-launch froze)",
+            file=sys.stderr,
+        )
+        return rundir.EXIT_BAD_INPUT
+    stop, folder, rank = StopFlag(), Path(arguments[0]), int(os.environ.get("RANK", "0"))
+    _set_up_logging(rank)
+    try:
+        return train(config.read(rundir.run_yaml(folder)), folder, stop)
+    except ValueError as error:  # the user's input
+        return _failed(folder, rank, error, rundir.EXIT_BAD_INPUT)
+    except Exception as error:
+        return _failed(folder, rank, error, rundir.EXIT_FAILED)
+
+
+def train(run: Run, folder: Path, stop: StopFlag) -> int:
+    """-> exit code. Every rank calls it; all return the same."""
+    from megatron_ext import checkpoint
+    from megatron_ext.data.loader import Loader
+    from megatron_ext.model.build import build
+    from megatron_ext.optim.adamw import AdamW
+    from megatron_ext.runtime import parallel
+    from megatron_ext.step import Stepper
+
+    grid = parallel.start(run)
+    lock = rundir.Lock(folder)
+    if grid.rank == 0:
+        lock.acquire()
+    try:
+        chunks = build(run, grid)
+        optimizer = AdamW(chunks, run, grid)
+        first = _restore(run, folder, chunks, optimizer, grid)
+        loaders = Loader(run, grid, "train"), Loader(run, grid, "validation") if run.train.eval_every else None
+        stepper = Stepper(run, grid, chunks, optimizer)
+        loop = Loop(run, folder, grid, stepper, loaders, stop)
+        last = loop.go(first)
+        checkpoint.save(run, rundir.checkpoints(folder), last, chunks, optimizer, grid)
+        done = last >= run.train.steps
+        if grid.rank == 0:
+            reason = (
+                "all steps made" if done else f"stopped by {', '.join(stop.received) or 'a signal on another rank'}"
+            )
+            rundir.write_verdict(folder, "done" if done else "stopped", last, reason)
+            print(f"{'done' if done else 'stopped, saved'} at step {last}: {reason}", flush=True)
+        parallel.stop()
+        return rundir.EXIT_DONE if done else rundir.EXIT_STOPPED
+    finally:
+        if grid.rank == 0:
+            lock.release()
+
+
+class Loop:
+    """Steps, and what happens between them."""
+
+    def __init__(
+        self, run: Run, folder: Path, grid: Any, stepper: Any, loaders: Tuple[Any, Any], stop: StopFlag
+    ) -> None:
+        self.run, self.folder, self.grid, self.stepper, self.stop = run, folder, grid, stepper, stop
+        self.loader, self.validation = loaders
+        self.bad_steps = 0
+
+    def go(self, first: int) -> int:
+        """Update from number `first` on until all are made or a signal is agreed on; -> updates made in all."""
+        from megatron_ext.runtime import device
+        from megatron_ext.runtime.parallel import any_rank
+        from megatron_ext.watch.metrics import Metrics
+
+        metrics = Metrics(self.run, self.folder, first) if self.grid.rank == 0 else None
+        step = first
+        # Signals reach ranks at different steps; the vote makes all of them leave after the same one.
+        while step < self.run.train.steps and not any_rank(bool(self.stop), self.grid.device):
+            began = time.perf_counter()
+            outcome = self.stepper.train(step, self.loader)
+            device.synchronize()
+            step += 1
+            self._check(step, outcome)
+            if metrics:
+                metrics.step(step, outcome, time.perf_counter() - began)
+            self._between_steps(step, metrics)
+        if metrics:
+            metrics.close()
+        return step
+
+    def _between_steps(self, step: int, metrics: Any) -> None:
+        from megatron_ext import checkpoint
+
+        train = self.run.train
+        if self.validation and step % train.eval_every == 0:
+            loss = self.stepper.evaluate(self.validation)
+            if metrics:
+                metrics.evaluation(step, loss)
+        if train.save_every and step % train.save_every == 0 and step < train.steps:
+            stepper = self.stepper
+            folder = rundir.checkpoints(self.folder)
+            checkpoint.save(self.run, folder, step, stepper.chunks, stepper.optimizer, self.grid)
+
+    def _check(self, step: int, outcome: Any) -> None:
+        """Updates with a gradient that is not finite are skipped; several in a row end the run, on all ranks alike."""
+        if math.isfinite(outcome.grad_norm):
+            self.bad_steps = 0
+            return
+        self.bad_steps += 1
+        log.warning("step %d: gradient norm is %s, weights not updated", step, outcome.grad_norm)
+        if self.bad_steps >= _BAD_STEPS:
+            raise FloatingPointError(
+                f"{_BAD_STEPS} steps in a row without a finite gradient, the last with loss {outcome.loss} at step "
+                f"{step}; resume from the newest checkpoint with a lower optim.lr, or look at the data of these steps"
+            )
+
+
+def _restore(run: Run, folder: Path, chunks: List[Any], optimizer: Any, grid: Any) -> int:
+    """-> updates already made: from the run's own newest checkpoint, else 0 with train.init_from's weights if given."""
+    import torch.distributed as dist
+
+    from megatron_ext import checkpoint
+
+    found = [checkpoint.latest(rundir.checkpoints(folder)) if grid.rank == 0 else None]
+    dist.broadcast_object_list(found, src=0)  # one look at the disk: ranks on slow mounts might see different ones
+    if found[0] is not None:
+        step = checkpoint.load(run, found[0], chunks, optimizer, grid)
+        log.info("resumed from %s", found[0])
+        return step
+    if run.train.init_from:
+        source = checkpoint.resolve(run.train.init_from)
+        checkpoint.load_weights(run, source, chunks, optimizer, grid)
+        log.info("weights from %s", source)
+    return 0
+
+
+def _set_up_logging(rank: int) -> None:
+    level = logging.INFO if rank == 0 else logging.ERROR
+    logging.basicConfig(level=level, format=f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s")
+    for chatty in ("megatron", "torch"):  # their progress notes; warnings stay
+        logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
+    # torch announces the future of functions that only megatron-core calls; nobody who trains can act on that.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=".*(Transformer ?Engine|[Aa]pex).*")
+
+
+def _failed(folder: Path, rank: int, error: Exception, code: int) -> int:
+    """Leave the traceback where the launcher finds it, then die at once: peers may be waiting in a collective."""
+    text = traceback.format_exc()
+    failures = rundir.failures(folder)
+    failures.mkdir(parents=True, exist_ok=True)
+    (failures / f"rank_{rank:05d}.txt").write_text(f"{time.strftime('%Y-%m-%dT%H:%M:%S')}\n{text}")
+    # One clear message for the user's mistakes; a traceback for ours.
+    print(f"rank {rank}: {error}" if code == rundir.EXIT_BAD_INPUT else text, file=sys.stderr, flush=True)
+    if rank == 0:
+        rundir.write_verdict(folder, "failed", -1, f"{type(error).__name__}: {error}")
+    return code
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status in (rundir.EXIT_FAILED, rundir.EXIT_BAD_INPUT):
+        os._exit(status)  # not sys.exit: process groups would wait for peers on the way out
+    sys.exit(status)
