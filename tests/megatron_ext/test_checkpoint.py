@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+
 from megatron_ext import checkpoint
 from megatron_ext.config import rundir
 from tests.megatron_ext.training import curve, make_run, tensors, train
@@ -112,7 +113,8 @@ def test_learning_rate_of_a_resumed_run_follows_its_configuration(tmp_path):
     stopped_at_4(tmp_path, "run", "optim.schedule=constant", "optim.lr=6e-4")
     run, folder = make_run(tmp_path, "optim.schedule=constant", "optim.lr=3e-4", name="run")
     train(run, folder)
-    rates = {m["step"]: m["learning_rate"] for m in map(json.loads, open(folder / "metrics.jsonl"))}
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    rates = {line["step"]: line["learning_rate"] for line in lines}
     assert rates[4] == 6e-4 and rates[5] == 3e-4
 
 

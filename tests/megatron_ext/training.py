@@ -46,7 +46,7 @@ def make_run(folder: Path, *overrides: str, name: str = "run") -> Tuple[Run, Pat
 
 
 def train(run: Run, run_folder: Path, stop_after: Optional[int] = None, timeout: float = 120) -> List[Tuple[int, str]]:
-    """The trainer on all ranks; -> (exit code, what it printed) of each. stop_after: rank 0 gets SIGTERM after that step."""
+    """The trainer on all ranks; -> (exit code, output) of each. stop_after: rank 0 gets SIGTERM after that step."""
     return run_ranks(world_size(run.parallel), _one_rank, run_folder, stop_after, timeout=timeout)
 
 

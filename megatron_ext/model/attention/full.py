@@ -1,6 +1,6 @@
 """Causal attention on torch's scaled_dot_product_attention, under context parallelism as well.
 
-Shapes: S sequence on this rank, K keys of all context-parallel ranks, B batch, H query heads, G key/value groups, D head.
+Shapes: S sequence on this rank, B batch, H query heads, G key/value groups, D head.
 """
 
 from __future__ import annotations
