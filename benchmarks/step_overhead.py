@@ -103,9 +103,8 @@ def main() -> int:
     # Of pairs that ran back to back, so that what else the machine does weighs on both alike.
     overhead = 100 * (statistics.median(a / b for a, b in zip(ours, bare)) - 1)
     passed = overhead <= LIMIT_PERCENT
-    print(
-        f"{'passed' if passed else 'MISSED'}: our step takes {overhead:+.1f} % over the bare call (limit {LIMIT_PERCENT} %)"
-    )
+    verdict = "passed" if passed else "MISSED"
+    print(f"{verdict}: our step takes {overhead:+.1f} % over the bare call (limit {LIMIT_PERCENT} %)")
     return 1 if options.check and not passed else 0
 
 

@@ -9,10 +9,12 @@ name is whole; it is checked again before it is trusted. Any layout reads what a
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import pickle
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -29,6 +31,18 @@ from megatron_ext.runtime.parallel import Grid, any_rank
 
 log = logging.getLogger(__name__)
 
+# What of the model may differ between a checkpoint and the run that reads it: no shape and no meaning hangs on it.
+_MAY_CHANGE = {
+    "model.attention_dropout",
+    "model.hidden_dropout",
+    "model.implementation",
+    "model.init",
+    "model.init_std",
+    "model.megatron",
+    "model.moe.aux_loss_coeff",
+    "model.moe.dispatcher",
+    "model.moe.z_loss_coeff",
+}
 _LAYOUT = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
 
 
@@ -36,8 +50,17 @@ class CheckpointError(RuntimeError):
     """A checkpoint could not be written or read; the ones before it are untouched."""
 
 
-def save(run: Run, folder: Path, step: int, chunks: List[Any], optimizer: AdamW, grid: Grid) -> Path:
-    """Write the state after `step` updates; -> its folder. Collective; if a rank fails, all raise CheckpointError."""
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: updates made, and samples of the training data that they saw."""
+
+    step: int = 0
+    consumed_samples: int = 0
+
+
+def save(run: Run, folder: Path, progress: Progress, chunks: List[Any], optimizer: AdamW, grid: Grid) -> Path:
+    """Write the state after `progress.step` updates; -> its folder. Collective: if a rank fails, all raise."""
+    step = progress.step
     target, working = folder / f"iter_{step:07d}", folder / f".iter_{step:07d}.tmp"
     if _on_first_rank(grid, lambda: damage(target) is None if target.exists() else False):
         return target  # the very step is on disk already: a signal came right after a planned save
@@ -45,7 +68,7 @@ def save(run: Run, folder: Path, step: int, chunks: List[Any], optimizer: AdamW,
     state = {
         **sharded_state(chunks, grid),
         "optimizer": optimizer.sharded_state_dict(),
-        **_progress(run, step, optimizer),
+        **_common_state(run, progress, optimizer),
     }
     state["rng"] = _rng_state(run, grid)
     _everywhere(grid, lambda: _fresh(working), f"cannot make {working}", only_first=True)
@@ -92,8 +115,8 @@ def damage(path: Path) -> Optional[str]:
     return None
 
 
-def load(run: Run, path: Path, chunks: List[Any], optimizer: AdamW, grid: Grid) -> int:
-    """Restore everything in place; -> number of updates made. Collective.
+def load(run: Run, path: Path, chunks: List[Any], optimizer: AdamW, grid: Grid) -> Progress:
+    """Restore everything in place; -> how far it was. Collective.
 
     In the layout that wrote it the random generators continue where they were, so the run ends with the bits of one
     that never stopped; in another layout they start from the seed anew, which is logged.
@@ -110,7 +133,7 @@ def load(run: Run, path: Path, chunks: List[Any], optimizer: AdamW, grid: Grid) 
     optimizer.loaded(common["optimizer_step"])
     if same_layout:
         _set_rng_state(loaded["rng"])
-    return common["step"]
+    return Progress(common["step"], common["consumed_samples"])
 
 
 def load_weights(run: Run, path: Path, chunks: List[Any], optimizer: AdamW, grid: Grid) -> None:
@@ -147,20 +170,18 @@ def prune(folder: Path, keep: int) -> None:
 def _common(run: Run, path: Path) -> Dict[str, Any]:
     """The part of a checkpoint that all ranks share. Raises ValueError when it is of another model."""
     was, now = config.flatten(config.read(path / "run.yaml")), config.flatten(run)
-    free = ("model.hidden_dropout", "model.attention_dropout", "model.implementation", "model.init", "model.init_std")
-    names = [n for n in now if n.startswith("model.") and n not in free and not n.startswith("model.moe.dispatcher")]
-    if changed := [f"{n} {was.get(n)} -> {now[n]}" for n in names if was.get(n) != now[n] and "coeff" not in n]:
+    names = [name for name in now if name.startswith("model.") and name not in _MAY_CHANGE]
+    if changed := [f"{name} {was.get(name)} -> {now[name]}" for name in names if was.get(name) != now[name]]:
         raise ValueError(
             f"checkpoint {path} is of another model: {'; '.join(changed)}; use its model, or another run name"
         )
     return torch.load(path / "common.pt", weights_only=True)
 
 
-def _progress(run: Run, step: int, optimizer: AdamW) -> Dict[str, Any]:
+def _common_state(run: Run, progress: Progress, optimizer: AdamW) -> Dict[str, Any]:
     return {
-        "step": step,
-        "iteration": step,  # Megatron's name for it
-        "consumed_samples": step * run.train.global_batch_size,
+        **dataclasses.asdict(progress),
+        "iteration": progress.step,  # Megatron's name for it
         "optimizer_step": optimizer.taken,
         "layout": _layout(run),
     }

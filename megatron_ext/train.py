@@ -39,17 +39,27 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return rundir.EXIT_BAD_INPUT
     stop, folder, rank = StopFlag(), Path(arguments[0]), int(os.environ.get("RANK", "0"))
     _set_up_logging(rank)
+    lock = rundir.Lock(folder)
     try:
-        return train(config.read(rundir.run_yaml(folder)), folder, stop)
+        run = config.read(rundir.run_yaml(folder))
+        if rank == 0:
+            lock.acquire()
+    except ValueError as error:  # nothing is written into a folder that is not ours
+        print(f"rank {rank}: {error}", file=sys.stderr, flush=True)
+        return rundir.EXIT_BAD_INPUT
+    try:
+        return train(run, folder, stop)
     except ValueError as error:  # the user's input
         return _failed(folder, rank, error, rundir.EXIT_BAD_INPUT)
     except Exception as error:
         return _failed(folder, rank, error, rundir.EXIT_FAILED)
+    finally:
+        if rank == 0:
+            lock.release()
 
 
 def train(run: Run, folder: Path, stop: StopFlag) -> int:
     """-> exit code. Every rank calls it; all return the same."""
-    from megatron_ext import checkpoint
     from megatron_ext.data.loader import Loader
     from megatron_ext.model.build import build
     from megatron_ext.optim.adamw import AdamW
@@ -57,30 +67,21 @@ def train(run: Run, folder: Path, stop: StopFlag) -> int:
     from megatron_ext.step import Stepper
 
     grid = parallel.start(run)
-    lock = rundir.Lock(folder)
+    chunks = build(run, grid)
+    optimizer = AdamW(chunks, run, grid)
+    begin = _restore(run, folder, chunks, optimizer, grid)
+    loader = Loader(run, grid, "train", begin.step, begin.consumed_samples)
+    validation = Loader(run, grid, "validation") if run.train.eval_every else None
+    loop = Loop(run, folder, grid, Stepper(run, grid, chunks, optimizer), (loader, validation), stop)
+    last = loop.go(begin.step)
+    loop.save(last)
+    done = last >= run.train.steps
     if grid.rank == 0:
-        lock.acquire()
-    try:
-        chunks = build(run, grid)
-        optimizer = AdamW(chunks, run, grid)
-        first = _restore(run, folder, chunks, optimizer, grid)
-        loaders = Loader(run, grid, "train"), Loader(run, grid, "validation") if run.train.eval_every else None
-        stepper = Stepper(run, grid, chunks, optimizer)
-        loop = Loop(run, folder, grid, stepper, loaders, stop)
-        last = loop.go(first)
-        checkpoint.save(run, rundir.checkpoints(folder), last, chunks, optimizer, grid)
-        done = last >= run.train.steps
-        if grid.rank == 0:
-            reason = (
-                "all steps made" if done else f"stopped by {', '.join(stop.received) or 'a signal on another rank'}"
-            )
-            rundir.write_verdict(folder, "done" if done else "stopped", last, reason)
-            print(f"{'done' if done else 'stopped, saved'} at step {last}: {reason}", flush=True)
-        parallel.stop()
-        return rundir.EXIT_DONE if done else rundir.EXIT_STOPPED
-    finally:
-        if grid.rank == 0:
-            lock.release()
+        reason = "all steps made" if done else f"stopped by {', '.join(stop.received) or 'a signal on another rank'}"
+        rundir.write_verdict(folder, "done" if done else "stopped", last, reason)
+        print(f"{'done' if done else 'stopped, saved'} at step {last}: {reason}", flush=True)
+    parallel.stop()
+    return rundir.EXIT_DONE if done else rundir.EXIT_STOPPED
 
 
 class Loop:
@@ -115,18 +116,21 @@ class Loop:
             metrics.close()
         return step
 
-    def _between_steps(self, step: int, metrics: Any) -> None:
+    def save(self, step: int) -> None:
         from megatron_ext import checkpoint
 
+        progress = checkpoint.Progress(step, self.loader.position(step))
+        stepper, folder = self.stepper, rundir.checkpoints(self.folder)
+        checkpoint.save(self.run, folder, progress, stepper.chunks, stepper.optimizer, self.grid)
+
+    def _between_steps(self, step: int, metrics: Any) -> None:
         train = self.run.train
         if self.validation and step % train.eval_every == 0:
             loss = self.stepper.evaluate(self.validation)
             if metrics:
                 metrics.evaluation(step, loss)
         if train.save_every and step % train.save_every == 0 and step < train.steps:
-            stepper = self.stepper
-            folder = rundir.checkpoints(self.folder)
-            checkpoint.save(self.run, folder, step, stepper.chunks, stepper.optimizer, self.grid)
+            self.save(step)
 
     def _check(self, step: int, outcome: Any) -> None:
         """Updates with a gradient that is not finite are skipped; several in a row end the run, on all ranks alike."""
@@ -142,8 +146,8 @@ class Loop:
             )
 
 
-def _restore(run: Run, folder: Path, chunks: List[Any], optimizer: Any, grid: Any) -> int:
-    """-> updates already made: from the run's own newest checkpoint, else 0 with train.init_from's weights if given."""
+def _restore(run: Run, folder: Path, chunks: List[Any], optimizer: Any, grid: Any) -> Any:
+    """-> checkpoint.Progress of the run's own newest checkpoint; else none, with train.init_from's weights if given."""
     import torch.distributed as dist
 
     from megatron_ext import checkpoint
@@ -151,14 +155,14 @@ def _restore(run: Run, folder: Path, chunks: List[Any], optimizer: Any, grid: An
     found = [checkpoint.latest(rundir.checkpoints(folder)) if grid.rank == 0 else None]
     dist.broadcast_object_list(found, src=0)  # one look at the disk: ranks on slow mounts might see different ones
     if found[0] is not None:
-        step = checkpoint.load(run, found[0], chunks, optimizer, grid)
+        progress = checkpoint.load(run, found[0], chunks, optimizer, grid)
         log.info("resumed from %s", found[0])
-        return step
+        return progress
     if run.train.init_from:
         source = checkpoint.resolve(run.train.init_from)
         checkpoint.load_weights(run, source, chunks, optimizer, grid)
         log.info("weights from %s", source)
-    return 0
+    return checkpoint.Progress()
 
 
 def _set_up_logging(rank: int) -> None:

@@ -29,15 +29,23 @@ class Microbatch:
 
 
 class Loader:
-    def __init__(self, run: Run, grid: Grid, which: str) -> None:
-        """Raises ValueError for missing or damaged shards and for splits shorter than one sequence."""
-        self.run, self.grid = run, grid
+    def __init__(self, run: Run, grid: Grid, which: str, step: int = 0, consumed: int = 0) -> None:
+        """Global batch number `step` begins at sample `consumed`: so nothing is repeated or left out when a resumed run
+        has another global batch size.
+
+        Raises ValueError for missing or damaged shards and for splits shorter than one sequence.
+        """
+        self.run, self.grid, self.first_step, self.first_sample = run, grid, step, consumed
         shards = [Shard(prefix) for prefix in run.data.blend]
         length = run.model.seq_length
         sources = [Samples(s, run.data.split, which, length, run.seed + place) for place, s in enumerate(shards)]
         weights = run.data.weights or [float(len(shard.tokens)) for shard in shards]
         batches = run.train.steps if which == "train" else run.train.eval_batches
-        self.blend = Blend(sources, weights, batches * run.train.global_batch_size)
+        self.blend = Blend(sources, weights, self.position(batches))
+
+    def position(self, step: int) -> int:
+        """Number of the first sample of global batch number `step`: all before it have been seen."""
+        return self.first_sample + (step - self.first_step) * self.run.train.global_batch_size
 
     def microbatches(self, step: int) -> Iterator[Microbatch]:
         """Of global batch number `step`, for this data- and context-parallel rank."""
@@ -50,14 +58,13 @@ class Loader:
 
     def spans(self, step: int) -> List[List[Span]]:
         """The documents of every sample of global batch number `step`."""
-        size = self.run.train.global_batch_size
-        return [self.blend.spans(index) for index in range(step * size, (step + 1) * size)]
+        return [self.blend.spans(index) for index in range(self.position(step), self.position(step + 1))]
 
     def _samples(self, step: int) -> Iterator[range]:
         train, ranks, rank = self.run.train, self.grid.data_size, self.grid.data_rank
         size = train.micro_batch_size
         for number in range(train.global_batch_size // (size * ranks)):
-            first = step * train.global_batch_size + (number * ranks + rank) * size
+            first = self.position(step) + (number * ranks + rank) * size
             yield range(first, first + size)
 
     def _checked(self, index: int) -> np.ndarray:

@@ -69,9 +69,9 @@ def _collect(ranks: List[Tuple[Any, Connection]], deadline: float, timeout: floa
         if not ready:
             raise TimeoutError(f"ranks {sorted(waiting.values())} did not answer within {timeout:.0f} s")
         for receiver in ready:
-            rank = waiting.pop(receiver)  # type: ignore[call-overload]
+            rank = waiting.pop(receiver)  # type: ignore
             try:
-                succeeded, results[rank] = receiver.recv()  # type: ignore[union-attr]
+                succeeded, results[rank] = receiver.recv()  # type: ignore
             except EOFError:
                 raise RankFailed(f"rank {rank} died without a word") from None
             if not succeeded:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 from megatron_ext.config import megatron
+from megatron_ext.config.rundir import write_atomically
 from megatron_ext.config.schema import Run, world_size
 from megatron_ext.runtime import device
 from megatron_ext.step import Outcome
@@ -23,7 +24,7 @@ class Metrics:
         _forget_from(self.path, first_step)
         # Line-buffered: a line is on disk as soon as it is printed.
         self.file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
-        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step)
+        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
         self.tokens = run.train.global_batch_size * run.model.seq_length
         self.flops = megatron.flops_per_token(run) * self.tokens
         self.smoothed: Optional[float] = None
@@ -80,7 +81,7 @@ def _forget_from(path: Path, first_step: int) -> None:
                 kept.append(line)
         except (json.JSONDecodeError, KeyError):
             pass  # the line that a kill cut short
-    path.write_text("".join(kept), encoding="utf-8")
+    write_atomically(path, "".join(kept))
 
 
 def _duration(seconds: float) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from megatron_ext import checkpoint
 from megatron_ext.config import rundir
+from megatron_ext.runtime.fork import run_ranks
 from tests.megatron_ext.training import curve, make_run, tensors, train
 
 DENSE_LAYOUTS = {
@@ -189,6 +190,23 @@ def test_weights_alone_start_another_run(tmp_path):
     torch.testing.assert_close(after[key], before[key], rtol=0, atol=1e-7)
     ((code, said),) = train(*make_run(tmp_path, "train.init_from=/nowhere", name="third"))
     assert code == rundir.EXIT_BAD_INPUT and "/nowhere" in said
+
+
+def test_another_batch_size_on_resume_neither_repeats_nor_skips_samples(tmp_path):
+    _, folder = stopped_at_4(tmp_path, "run")  # 4 steps of 8
+    run, folder = make_run(tmp_path, "train.global_batch_size=16", "train.steps=6", name="run")
+    assert set(exits(train(run, folder))) == {0}  # 2 steps of 16
+    state = torch.load(rundir.checkpoints(folder) / "iter_0000006" / "common.pt", weights_only=True)
+    assert (state["step"], state["consumed_samples"]) == (6, 4 * 8 + 2 * 16)
+    assert run_ranks(1, _samples_of_step, run, 4, 32)[0] == list(range(32, 48))
+
+
+def _samples_of_step(run, step, consumed):
+    from megatron_ext.data.loader import Loader
+    from megatron_ext.runtime import parallel
+
+    loader = Loader(run, parallel.start(run), "train", step, consumed)
+    return [index for indices in loader._samples(step) for index in indices]
 
 
 def test_leftovers_of_a_killed_save_are_cleared(tmp_path):

@@ -30,7 +30,7 @@ def _save_untrained(run, folder):
 
     grid = parallel.start(run)
     chunks = build(run, grid)
-    checkpoint.save(run, folder, 0, chunks, AdamW(chunks, run, grid), grid)
+    checkpoint.save(run, folder, checkpoint.Progress(), chunks, AdamW(chunks, run, grid), grid)
 
 
 @pytest.mark.parametrize("init", list(schema.Init))

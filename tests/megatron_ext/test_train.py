@@ -210,8 +210,9 @@ def test_bf16_follows_fp32(tmp_path):
 def test_label_smoothing_raises_the_training_loss_only(tmp_path):
     found = {}
     for smoothing in (0.0, 0.2):
-        run, folder = make_run(tmp_path, f"train.label_smoothing={smoothing}", "train.eval_every=8", "train.steps=8",
-                               "optim.lr=1e-9", "optim.min_lr=0", "data.split='80,20,0'", name=f"s{smoothing}")  # fmt: skip
+        settings = [f"train.label_smoothing={smoothing}", "train.eval_every=8", "train.steps=8", "optim.lr=1e-9"]
+        settings += ["optim.min_lr=0", "data.split='80,20,0'"]
+        run, folder = make_run(tmp_path, *settings, name=f"s{smoothing}")
         train(run, folder)
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         found[smoothing] = lines[-1]["validation_loss"]
