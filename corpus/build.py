@@ -1,9 +1,9 @@
 """Rebuild corpus/python_docs.jsonl.zst, byte for byte: python corpus/build.py [--package FILE.deb]
 
 The text is the reStructuredText source of Python's documentation, one document a file, as Debian's package
-python3.11-doc ships it under _sources. Without --package the .deb is fetched by apt-get into a temporary folder; nothing
-is installed. Documents are ordered by a hash of their path, so that a contiguous split (data.split) has every chapter in
-each part.
+python3.11-doc ships it under _sources. Without --package the .deb is fetched by apt-get into a temporary folder;
+nothing is installed. Documents are ordered by a hash of their path, so that a contiguous split (data.split) has every
+chapter in each part.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ def documents(root: Path) -> Iterator[Dict[str, str]]:
 
 def title(text: str) -> str:
     """The first heading: a line that is followed by a line of one repeated punctuation mark at least as long."""
-    lines = text.split("\n")
+    lines = [line.strip() for line in text.split("\n")]
     for line, under in zip(lines, lines[1:]):
-        mark = under.strip()
-        if line.strip() and len(mark) >= max(3, len(line.strip())) and len(set(mark)) == 1 and mark[0] in "*=-#~^":
-            if set(line.strip()) != set(mark):
-                return line.strip()
+        is_rule = len(set(under)) == 1 and under[0] in "*=-#~^" and len(under) >= max(3, len(line))
+        if line and is_rule and set(line) != set(under):
+            return line
     return ""
 
 
@@ -59,7 +58,9 @@ def pack(root: Path) -> bytes:
 
 def fetch(folder: Path) -> Path:
     """Raises ValueError when Debian's archive has another version by now."""
-    fetched = subprocess.run(["apt-get", "download", f"{PACKAGE}={VERSION}"], cwd=folder, capture_output=True, text=True)
+    fetched = subprocess.run(
+        ["apt-get", "download", f"{PACKAGE}={VERSION}"], cwd=folder, capture_output=True, text=True
+    )
     if fetched.returncode != 0:
         raise ValueError(
             f"apt-get download {PACKAGE}={VERSION} failed ({fetched.stderr.strip()}); get that version from "
