@@ -9,15 +9,19 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import re
 import typing
 from pathlib import Path
-from typing import Any, Iterator, List, Optional
+from typing import Any, Iterable, Iterator, List
 
 from megatron_ext.config import schema
 from megatron_ext.config.rundir import write_atomically
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 GROUPS = ("model", "data", "parallel", "optim", "train", "cluster")
+_DICTIONARIES = ("model.megatron.", "cluster.env.")  # below these any key is legal
+_ABSENT = object()
+_HELP = "(llm-launch --help lists groups and fields)"
 
 
 class ConfigError(ValueError):
@@ -31,14 +35,16 @@ def compose(overrides: List[str], configs: Path = CONFIGS) -> schema.Run:
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
+    overrides = [_checked(override, configs) for override in overrides]
     _register_schema()
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(configs)):
             return _to_run(hydra_compose("config", overrides=overrides))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_explain(error, configs)) from None
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(_explain(error)) from None
 
 
 def read(path: Path) -> schema.Run:
@@ -50,9 +56,14 @@ def read(path: Path) -> schema.Run:
     if not path.is_file():
         raise ConfigError(f"no frozen configuration at {path}; llm-launch writes it")
     try:
-        return _to_run(OmegaConf.merge(_open_schema(), OmegaConf.load(path)))
-    except (OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError(f"{path}: {_explain(error, CONFIGS)}") from None
+        tree = OmegaConf.load(path)
+        run = _to_run(OmegaConf.merge(_open_schema(), tree))
+    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {_explain(error)}") from None
+    # A file cut short is often valid YAML; defaults must not fill what is gone.
+    if absent := [name for name in flatten(run) if OmegaConf.select(tree, name, default=_ABSENT) is _ABSENT]:
+        raise ConfigError(f"{path} lacks {absent[0]}: it is damaged or of another version; launch the run again")
+    return run
 
 
 def freeze(run: schema.Run, path: Path) -> None:
@@ -63,7 +74,7 @@ def freeze(run: schema.Run, path: Path) -> None:
 def to_yaml(run: schema.Run) -> str:
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_yaml(OmegaConf.structured(run))
+    return OmegaConf.to_yaml(OmegaConf.create(_plain(run)))
 
 
 def flatten(run: schema.Run) -> dict[str, Any]:
@@ -134,37 +145,98 @@ def _alternatives(name: str) -> str:
     return f"  (one of: {' '.join(kind.__members__)})" if isinstance(kind, type) and issubclass(kind, enum.Enum) else ""
 
 
-def _explain(error: Exception, configs: Path) -> str:
-    """Hydra keeps the real reason in __cause__; to that, add the field and the near names of what was mistyped."""
-    if missing := getattr(error, "missing_cfg_file", None):
-        group, _, choice = str(missing).partition("/")
-        text, near = f"no {group} preset named {choice!r}", _near(str(missing), configs)
-    else:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        key = getattr(cause, "full_key", None)
-        text = str(cause).split("\n    full_key")[0].strip() or str(error)
-        text = f"{key}: {text}" if key and key in flatten(schema.Run()) else text
-        near = _near(key or _quoted(str(error)) or "", configs)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"{text}{hint} (llm-launch --help lists groups and fields)"
+def _plain(value: Any) -> Any:
+    """Dictionaries, lists and scalars. "${" is escaped: values are resolved by now, none is a reference to another."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", str(value))
+    return value
 
 
-def _quoted(text: str) -> Optional[str]:
-    parts = text.split("'")
-    return parts[1] if len(parts) > 2 else None
+def _checked(text: str, configs: Path) -> str:
+    """One override, as Hydra wants it.
+
+    Names are looked up here, before Hydra: it would take some wrong ones for its own, drop a group for a "~" in front
+    of it, and speak of its tree rather than of our fields.
+    """
+    name, equals, value = text.partition("=")
+    name = name.lstrip("+")
+    if not equals or not name:
+        raise ConfigError(f"{text!r} is neither group=choice nor field=value {_HELP}")
+    if name in GROUPS:
+        if value not in (choices := _choices(configs, name)):
+            near = _hint(f"{name}={choice}" for choice in difflib.get_close_matches(value, choices))
+            raise ConfigError(f"no {name} preset named {value!r}{near or '; there are: ' + ' '.join(choices)}")
+    elif name.startswith(_DICTIONARIES):
+        name = f"++{name}"
+    elif inner := [field for field in flatten(schema.Run()) if field.startswith(f"{name}.")]:
+        if not value.startswith("{"):
+            raise ConfigError(f"{name} holds several fields; set one, as {inner[0]}=...")
+    elif name not in flatten(schema.Run()):
+        raise ConfigError(_unknown(name))
+    _refuse_unreadable(text, name, value)
+    return f"{name}={value}"
 
 
-def _near(key: str, configs: Path) -> List[str]:
-    if "/" in key:  # a group's choice, as model/lama_tiny
-        group, choice = key.split("/", 1)
-        return [f"{group}={name}" for name in difflib.get_close_matches(choice, _choices(configs, group))]
-    names = list(flatten(schema.Run())) + list(GROUPS)
-    if key in names:  # the name is right, its value is not
-        return []
-    last = {name.rsplit(".", 1)[-1]: name for name in names}
-    matches = difflib.get_close_matches(key, names) or [
-        last[name] for name in difflib.get_close_matches(key.rsplit(".", 1)[-1], last)
+def _refuse_unreadable(text: str, name: str, value: str) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    name = name.lstrip("+")
+    quoted = f"""{name}="'{value}'\""""
+    try:
+        parsed = OverridesParser.create().parse_override(text)
+    except HydraException:
+        raise ConfigError(
+            f"the value of {text!r} cannot be read; quote it for the shell and within: {quoted}"
+        ) from None
+    if parsed.is_sweep_override():
+        raise ConfigError(f"{text!r} gives several values where one is wanted; a list is [a,b], a text {quoted}")
+
+
+def _explain(error: Exception) -> str:
+    """One line: the preset, if it is to blame, the field, and what is wrong with its value."""
+    cause = _reason(error)
+    where = f"{preset[1]}.yaml: " if (preset := re.match(r"In '([^']+)'", str(error))) else ""
+    key = re.sub(r"\[\d+\]$", "", str(getattr(cause, "full_key", None) or ""))
+    text = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+    if mark := getattr(cause, "problem_mark", None):  # of YAML
+        return f"{where or f'{mark.name}: '}{getattr(cause, 'problem', text)} in line {mark.line + 1}"
+    if key and key not in flatten(schema.Run()) and "not in" in text:
+        return f"{where}{_unknown(key)}"
+    if "is not a ListConfig" in text:
+        text = f"a list is wanted, as {key}=[a,b]"
+    elif "is not Optional" in text:
+        text = "null is not allowed here"
+    elif wrong := re.match(r"Invalid value '(.*)', expected one of \[(.*)\]", text):
+        text += _hint(difflib.get_close_matches(wrong[1].lower(), wrong[2].split(", ")))
+    return f"{where}{key}: {text}" if key else f"{where}{text}"
+
+
+def _reason(error: BaseException) -> BaseException:
+    """What began it: the last __cause__; Hydra keeps the mistakes of a preset in __context__."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    inner, own = error.__cause__, OmegaConfBaseException
+    if not isinstance(error, own) and isinstance(error.__context__, own):
+        inner = error.__context__
+    return error if inner is None else _reason(inner)
+
+
+def _unknown(name: str) -> str:
+    names = [*flatten(schema.Run()), *GROUPS]
+    last = {field.rsplit(".", 1)[-1]: field for field in names}
+    near = difflib.get_close_matches(name, names) or [
+        last[match] for match in difflib.get_close_matches(name.rsplit(".", 1)[-1], last)
     ]
-    return matches[:3]
+    return f"no group or field {name!r}{_hint(near)} {_HELP}"
+
+
+def _hint(near: Iterable[str]) -> str:
+    names = " or ".join(near)
+    return f"; did you mean {names}?" if names else ""

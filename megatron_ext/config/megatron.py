@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from megatron_ext.config import schema
 from megatron_ext.config.load import ConfigError
-from megatron_ext.config.schema import Activation, Norm, Precision, Recompute, Run
+from megatron_ext.config.schema import Activation, Norm, Position, Precision, Recompute, Run
 
 _DTYPE = {Precision.bf16: torch.bfloat16, Precision.fp32: torch.float32}
 
@@ -138,17 +138,31 @@ def _with_passthrough(fields: dict[str, Any], extra: dict[str, Any], kind: Any) 
 
 def parameters(run: Run) -> int:
     """Number of weights, padding rows of the vocabulary not counted."""
-    model = run.model
-    heads, groups, dim = model.num_heads, schema.num_kv_heads(model), schema.head_dim(model)
-    gated = 3 if model.activation == Activation.swiglu else 2
-    attention = model.hidden_size * dim * (heads + 2 * groups) + heads * dim * model.hidden_size
-    moe = model.moe
-    ffn = gated * model.hidden_size * model.ffn_size
-    if moe.num_experts:
-        ffn = gated * model.hidden_size * (moe.num_experts * schema.expert_ffn_size(model) + moe.shared_expert_ffn_size)
-        ffn += moe.num_experts * model.hidden_size
-    embeddings = model.vocab_size * model.hidden_size * (1 if model.tie_embeddings else 2)
-    return model.num_layers * (attention + ffn + 2 * model.hidden_size) + embeddings + model.hidden_size
+    model, size = run.model, run.model.hidden_size
+    norm = 1 if model.norm == Norm.rmsnorm else 2  # LayerNorm has a bias
+    matrices = 1 if model.tie_embeddings else 2
+    positions = model.seq_length if model.position == Position.learned else 0
+    layer = _attention_parameters(run) + _ffn_parameters(run) + 2 * norm * size
+    return model.num_layers * layer + (matrices * model.vocab_size + positions + norm) * size
+
+
+def _attention_parameters(run: Run) -> int:
+    model, dim = run.model, schema.head_dim(run.model)
+    inner, qkv = model.num_heads * dim, (model.num_heads + 2 * schema.num_kv_heads(model)) * dim
+    count = model.hidden_size * (qkv + inner)
+    count += qkv * (model.qkv_bias or model.linear_bias) + model.hidden_size * model.linear_bias
+    return count + model.qk_norm * 2 * dim * (1 if model.norm == Norm.rmsnorm else 2)
+
+
+def _ffn_parameters(run: Run) -> int:
+    model, moe = run.model, run.model.moe
+    gated = 2 if model.activation == Activation.swiglu else 1
+    if moe.num_experts:  # experts have no biases; the router is a matrix
+        inner = moe.num_experts * schema.expert_ffn_size(model) + moe.shared_expert_ffn_size
+        return model.hidden_size * ((gated + 1) * inner + moe.num_experts)
+    return (gated + 1) * model.hidden_size * model.ffn_size + model.linear_bias * (
+        gated * model.ffn_size + model.hidden_size
+    )
 
 
 def flops_per_token(run: Run) -> float:
@@ -157,7 +171,9 @@ def flops_per_token(run: Run) -> float:
     Causal attention is counted by half. Recomputation is not counted: it is work, not use.
     """
     model = run.model
-    active = parameters(run) - model.vocab_size * model.hidden_size * (0 if model.tie_embeddings else 1)
+    looked_up = 0 if model.tie_embeddings else model.vocab_size
+    looked_up += model.seq_length if model.position == Position.learned else 0
+    active = parameters(run) - looked_up * model.hidden_size
     if model.moe.num_experts:
         gated = 3 if model.activation == Activation.swiglu else 2
         idle = model.moe.num_experts - model.moe.top_k

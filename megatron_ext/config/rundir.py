@@ -10,10 +10,13 @@ Standard library only: a login node reads it at once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, Optional
 
@@ -51,12 +54,18 @@ def metrics(run: Path) -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Readers see the old content or the new one, never a part; survives a power loss."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)  # only after a failure is it still there
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
 def write_verdict(run: Path, state: str, step: int, reason: str) -> None:
@@ -74,8 +83,11 @@ def read_verdict(run: Path) -> Optional[dict[str, Any]]:
 class Lock:
     """One writer per run folder. Taken by rank 0; a lock whose owner is gone is taken over.
 
-    A file created with O_EXCL rather than flock: parallel file systems are often mounted without working flock.
+    A hard link rather than flock: parallel file systems are often mounted without working flock. The link appears with
+    its content or not at all, so nobody reads a lock that is being written.
     """
+
+    SETTLING_S = 0.5  # longer than another process needs from reading a stale lock to moving it away
 
     def __init__(self, run: Path) -> None:
         self.path = run / "lock.json"
@@ -83,43 +95,72 @@ class Lock:
 
     def acquire(self) -> None:
         """Raises ValueError, naming the owner, when another live job holds the folder."""
-        for _ in range(2):
+        own = self.path.with_name(f".lock.{secrets.token_hex(4)}.tmp")
+        try:
+            write_atomically(own, json.dumps(self.owner))
+            self._link(own)
+        finally:
+            own.unlink(missing_ok=True)
+
+    def _link(self, own: Path) -> None:
+        took_over = False
+        for _ in range(10):
             try:
-                descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+                os.link(own, self.path)
             except FileExistsError:
-                if owner := lock_owner(self.path.parent):
-                    raise ValueError(
-                        f"run folder {self.path.parent} is in use by pid {owner['pid']} on {owner['host']}"
-                        f"{' (job ' + owner['job'] + ')' if owner['job'] else ''}; "
-                        f"wait for it, stop it, or choose another name=..."
-                    ) from None
-                self.path.unlink(missing_ok=True)
+                self._move_away_if_stale()
+                took_over = True
                 continue
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(self.owner, file)
+            if took_over:  # someone who read the stale lock too may just now mistake ours for it
+                time.sleep(self.SETTLING_S)
+                if _content(self.path) != own.read_bytes():
+                    break
             return
         raise ValueError(f"run folder {self.path.parent} is being taken by another job at this moment; try again")
 
-    def release(self) -> None:
+    def _move_away_if_stale(self) -> None:
+        judged = _content(self.path)
+        if owner := lock_owner(self.path.parent):
+            job = f" (job {owner['job']})" if owner["job"] else ""
+            raise ValueError(
+                f"run folder {self.path.parent} is in use by pid {owner['pid']} on {owner['host']}{job}; "
+                f"wait for it, stop it, or choose another name=..."
+            )
+        grave = self.path.with_name(f".lock.{secrets.token_hex(4)}.tmp")
         try:
-            if json.loads(self.path.read_text()) == self.owner:
-                self.path.unlink()
-        except (FileNotFoundError, json.JSONDecodeError):
-            pass
+            os.rename(self.path, grave)
+        except FileNotFoundError:
+            return
+        if grave.read_bytes() != judged:  # not what was judged: another was faster; give it back
+            with contextlib.suppress(FileExistsError):
+                os.link(grave, self.path)
+        grave.unlink()
+
+    def release(self) -> None:
+        if _content(self.path) == json.dumps(self.owner).encode():
+            self.path.unlink()
+
+
+def _content(path: Path) -> Optional[bytes]:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def lock_owner(run: Path) -> Optional[dict[str, Any]]:
     """The live owner of the run folder, or None when it is free or its owner is gone."""
     try:
-        owner = json.loads((run / "lock.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        owner = json.loads(_content(run / "lock.json") or b"")
+        host, pid, job = owner["host"], owner["pid"], owner["job"]
+    except (ValueError, TypeError, KeyError):
         return None
-    if owner["job"]:
-        if owner["job"] == os.environ.get("SLURM_JOB_ID"):
+    if job:
+        if job == os.environ.get("SLURM_JOB_ID"):
             return None  # an earlier attempt of this very job: Slurm requeues only when that one has ended
-        return owner if _job_is_alive(owner["job"]) else None
-    if owner["host"] == socket.gethostname():
-        return owner if owner["pid"] != os.getpid() and Path(f"/proc/{owner['pid']}").exists() else None
+        return owner if _job_is_alive(job) else None
+    if host == socket.gethostname():
+        return owner if pid != os.getpid() and Path(f"/proc/{pid}").exists() else None
     return owner  # another host without Slurm: we cannot know, so we do not overwrite
 
 
@@ -128,4 +169,8 @@ def _job_is_alive(job: str) -> bool:
         answer = subprocess.run(["squeue", "-h", "-j", job, "-o", "%T"], capture_output=True, text=True, timeout=60)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return True
-    return answer.stdout.strip() in {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
+    if answer.returncode and "Invalid job id" not in answer.stderr:
+        return True  # the controller does not answer: we cannot know
+    # Several lines when the number is also that of an array.
+    alive = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
+    return not alive.isdisjoint(answer.stdout.split())

@@ -69,9 +69,10 @@ class Loader:
 
     def _checked(self, index: int) -> np.ndarray:
         tokens = self.blend.tokens(index)
-        if tokens.max() >= self.run.model.vocab_size:
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= self.run.model.vocab_size:
             raise ValueError(
-                f"sample {index} ({self.blend.spans(index)[0].prefix}) has token id {tokens.max()}, but "
+                f"sample {index} ({self.blend.spans(index)[0].prefix}) has token id {low if low < 0 else high}, but "
                 f"model.vocab_size={self.run.model.vocab_size}; the shard was made by another tokenizer"
             )
         return tokens

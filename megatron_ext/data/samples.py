@@ -83,18 +83,24 @@ class Blend:
 
     def __init__(self, sources: Sequence[Samples], weights: Sequence[float], count: int) -> None:
         self.sources = sources
-        self._choice, self._index = np.zeros(count, dtype=np.int16), np.arange(count, dtype=np.int64)
-        if len(sources) > 1:
+        if len(sources) > 1:  # one source needs no table: at full scale that would be gigabytes on each rank
             from megatron.core.datasets import helpers_cpp
 
+            self._choice, self._index = np.zeros(count, dtype=np.int16), np.zeros(count, dtype=np.int64)
             share = np.asarray(weights, dtype=np.float64) / np.sum(weights)
             helpers_cpp.build_blending_indices(self._choice, self._index, share, len(sources), count, False)
 
+    def place(self, index: int) -> Tuple[int, int]:
+        """Sample of the run -> number of its source, number of the sample there."""
+        return (0, index) if len(self.sources) == 1 else (int(self._choice[index]), int(self._index[index]))
+
     def spans(self, index: int) -> List[Span]:
-        return self.sources[self._choice[index]].spans(int(self._index[index]))
+        source, sample = self.place(index)
+        return self.sources[source].spans(sample)
 
     def tokens(self, index: int) -> np.ndarray:
-        return self.sources[self._choice[index]].tokens(int(self._index[index]))
+        source, sample = self.place(index)
+        return self.sources[source].tokens(sample)
 
 
 def _range(split: str, which: str, documents: int) -> Tuple[int, int]:

@@ -37,7 +37,10 @@ def run_ranks(world: int, work: Callable[..., Any], *arguments: Any, timeout: fl
             process.start()
             sender.close()
             ranks.append((process, receiver))
-        return _collect(ranks, time.monotonic() + timeout, timeout)
+        results = _collect(ranks, time.monotonic() + timeout, timeout)
+        for process, _ in ranks:
+            process.join(5)  # what runs at a process's end, such as coverage's notes, may finish
+        return results
     finally:
         for process, receiver in ranks:
             process.kill()
@@ -58,7 +61,6 @@ def _rank(sender: Connection, rank: int, world: int, port: int, work: Callable[.
         answer = (False, traceback.format_exc())
     sender.send(answer)
     sender.close()
-    os._exit(0)  # without the parent's exit handlers, which are not this process's to run
 
 
 def _collect(ranks: List[Tuple[Any, Connection]], deadline: float, timeout: float) -> List[Any]:
