@@ -10,7 +10,7 @@ TEST = ["coverage", "hypothesis", "mypy", "pytest", "pytest-cov", "ruff", "types
 setup(
     name="megatron-ext",
     version="0.1.0",
-    description="Lean extension of megatron-core: raw text to a served, evaluated and improving model on Slurm clusters",
+    description="Lean extension of megatron-core: from raw text to a trained, converted model on Slurm clusters",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

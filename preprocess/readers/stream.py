@@ -50,8 +50,8 @@ class Stream:
         return self._checked(iter(self._bytes))
 
     def whole(self) -> Iterator[bytes]:
-        """The file as one record; none for a file of no bytes."""
-        return self._checked(data for data in [self._bytes.read()] if data)
+        """The file as one record."""
+        return self._checked(self._bytes.read() for _ in range(1))  # read inside the check
 
     def _checked(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         try:

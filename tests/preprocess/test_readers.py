@@ -43,6 +43,18 @@ def test_every_frame_is_read_and_a_cut_file_is_refused(tmp_path, suffix, compres
             texts(path)
 
 
+@pytest.mark.parametrize("suffix, compress", [(".gz", gzip.compress), (".zst", compress_zst)])
+def test_a_text_file_is_one_document(tmp_path, suffix, compress):
+    """Compressed or not; an empty one is a document too, for a step to drop and count; a cut one is refused."""
+    (tmp_path / "a.txt").write_bytes(b"")
+    (tmp_path / f"b.txt{suffix}").write_bytes(compress(b"one\n\ntwo\n"))
+    a, b = tmp_path / "a.txt", tmp_path / f"b.txt{suffix}"
+    assert documents(a, b) == [Document("", str(a), {}, str(a), 1), Document("one\n\ntwo\n", str(b), {}, str(b), 1)]
+    b.write_bytes(b.read_bytes()[:-3])
+    with pytest.raises(ValueError, match="damaged or cut short"):
+        documents(b)
+
+
 def test_zstd_content_larger_than_any_buffer(tmp_path):
     """A frame without a content size, that expands 30,000 times, then a skippable frame and another record."""
     writer = zstandard.ZstdCompressor().compressobj()
