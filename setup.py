@@ -18,10 +18,10 @@ setup(
     packages=["benchmarks", "checkpoints_tools", "demo", "megatron_ext", "preprocess", "slurm"],
     install_requires=[
         "hydra-core>=1.3,<1.4",
-        "matplotlib>=3.8",
         "megatron-core==0.16.1",
         "numpy>=1.26",
         "packaging",
+        "protobuf>=4",
         "psutil",
         "pyarrow>=15",
         "safetensors>=0.4",

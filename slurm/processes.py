@@ -17,8 +17,13 @@ from typing import Iterable, List, Optional, Set, Tuple
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-# The same shield for a command line: a shell that ignores the signals, and hands that on through exec.
-SHIELD = ["sh", "-c", 'trap "" TERM USR1 USR2; exec "$@"', "shield"]
+# The same for a command line: what comes while python starts is ignored, and where `env` can block signals (coreutils
+# 8.31, 2019) it is kept for `listen` instead, since Linux never discards a blocked signal. exec hands both on.
+SHIELD_SCRIPT = (
+    'trap "" TERM USR1 USR2; env --block-signal=TERM true 2>/dev/null && '
+    'exec env --block-signal=TERM,USR1,USR2 "$@"; exec "$@"'
+)
+SHIELD = ["sh", "-c", SHIELD_SCRIPT, "shield"]
 
 
 class Relay:
@@ -31,6 +36,7 @@ class Relay:
     def listen(self, extra: Iterable[signal.Signals] = ()) -> "Relay":
         for number in (*STOP_SIGNALS, *extra):
             signal.signal(number, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # now comes what SHIELD has kept
         return self
 
     def _note(self, number: int, frame: Optional[FrameType]) -> None:

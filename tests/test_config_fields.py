@@ -41,9 +41,11 @@ READ = {pair for path in source_of_readers() for pair in reads(ast.parse(path.re
 
 @pytest.mark.parametrize("kind, name", [(kind, field.name) for kind in CLASSES for field in dataclasses.fields(kind)])
 def test_every_field_is_read_where_something_is_done(kind, name):
-    """From something that is called what the class is called: model.norm, run.model.norm, self.optim.lr."""
+    """From something called as the class is: model.norm, run.model.norm. A long name of its own, from anything."""
     section = kind.__name__.lower()
-    assert (section, name) in READ, f"{section}.{name} is read by nobody: implement it, or remove it"
+    is_unmistakable = "_" in name and sum(name in kind.__dataclass_fields__ for kind in CLASSES) == 1
+    readers = {owner for owner, read in READ if read == name}
+    assert section in readers or (is_unmistakable and readers), f"{section}.{name} is read by nobody: use or remove it"
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -16,7 +16,7 @@ from megatron_ext.config.schema import Parallel, Precision, Run, Train
 
 _PRECISION = {torch.bfloat16: Precision.bf16, torch.float32: Precision.fp32}
 # Modules of a layer for which megatron-core's layers, ours and Transformer Engine's, ask an `_extra_state` object of
-# each layer when they load; what they do not ask for they overlook.
+# each layer when they load; what they do not ask for they overlook. Transformer Engine's have not been tried on a GPU.
 _STATEFUL = ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
 _STATEFUL_TE = ("self_attention.core_attention",)
 

@@ -13,6 +13,7 @@ import warnings
 from typing import Any, Callable, Optional
 
 import torch
+from torch.utils._device import _device_constructors
 
 # Dense bf16 peak in FLOP/s by the name the driver reports (vendors' data sheets, without sparsity).
 _PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "A100": 312e12, "B200": 2250e12, "L40S": 362e12}
@@ -145,6 +146,7 @@ def _replace_cuda_literals() -> None:
 
     Wrapping the few factories it uses costs nothing per operation, unlike a TorchFunctionMode (25 % of a small step).
     """
+    _device_constructors()  # torch notes which functions obey `with torch.device(...)`: the originals must be the ones
     for name in ("zeros", "ones", "tensor", "empty", "empty_like", "zeros_like", "arange", "full"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign,assignment]

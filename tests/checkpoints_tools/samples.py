@@ -10,16 +10,10 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import torch
-from torch.utils._device import _device_constructors
 
 from checkpoints_tools import cli
 from megatron_ext.config import load
 from megatron_ext.config.schema import Model, Parallel, Run, head_dim, num_kv_heads, padded_vocab_size
-
-# torch looks up which functions `with torch.device("meta")` governs when it is first asked, and keeps the answer.
-# Where megatron_ext.runtime.device has replaced some of them by then, transformers' from_pretrained leaves the rotary
-# frequencies of a model uninitialised. Asked here, before anything is replaced, it remembers the originals.
-_device_constructors()
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,7 +57,7 @@ def convert(*arguments: Any) -> int:
     return cli.main([str(argument) for argument in arguments])
 
 
-def run_program(program: str, *arguments: Any, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def run_program(program: str, *arguments: Any, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """In an interpreter of its own, which has imported nothing yet."""
     line = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=timeout)

@@ -154,7 +154,8 @@ def test_an_existing_target_is_refused_unless_empty(tmp_path, capsys, whole):
     assert convert("verify", whole, tmp_path / "empty") == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_midway_nothing_has_the_targets_name_and_the_next_run_is_whole(tmp_path, number):
     """As soon as bytes appear in the working folder. What SIGKILL leaves there, the next run removes."""
     model = replace(TINY, hidden_size=256, ffn_size=1024, num_layers=12)

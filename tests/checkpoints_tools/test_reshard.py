@@ -49,6 +49,7 @@ def test_there_and_back_is_bitwise_and_there_differs_in_its_files(trained, tmp_p
     assert objects[0] == objects[1] == objects[2]
 
 
+@pytest.mark.slow
 def test_the_trainer_resumes_from_a_converted_checkpoint_with_the_same_bits(trained, tmp_path):
     """Loaded by dist_checkpointing at its default strictness, in the new layout and, converted back, in the old one."""
     straight, straight_folder = make_run(tmp_path, *TP2_PP2, *DROPOUT, name="straight")
@@ -124,6 +125,7 @@ def test_unknown_tensors_are_kept_and_said(tmp_path, capsys):
     assert_same(tensors(tmp_path / "target"), made)
 
 
+@pytest.mark.slow
 def test_neither_megatron_nor_a_process_group_is_needed(tmp_path):
     checkpoint(tmp_path / "source", with_optimizer(weights(TINY, torch.bfloat16)), TINY, Parallel())
     program = (

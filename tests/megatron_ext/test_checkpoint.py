@@ -188,6 +188,9 @@ def test_weights_alone_start_another_run(tmp_path):
     before, after = (tensors(checkpoint.latest(rundir.checkpoints(f))) for f in (source_folder, folder))
     key = "decoder.layers.mlp.linear_fc1.weight"
     torch.testing.assert_close(after[key], before[key], rtol=0, atol=1e-7)
+    explicit = ["model.head_dim=8", "model.num_kv_heads=2", "model.seq_length=64"]  # the same model, said aloud, longer
+    longer = make_run(tmp_path, f"train.init_from={source_folder}", *explicit, "train.steps=1", name="longer")
+    assert set(exits(train(*longer))) == {0}
     ((code, said),) = train(*make_run(tmp_path, "train.init_from=/nowhere", name="third"))
     assert code == rundir.EXIT_BAD_INPUT and "/nowhere" in said
 

@@ -311,3 +311,14 @@ def test_nothing_is_replaced_where_there_is_a_gpu(monkeypatch):
     before = (torch.zeros, torch.cuda.current_device, torch.Tensor.cuda, torch.compile)
     device.install()
     assert before == (torch.zeros, torch.cuda.current_device, torch.Tensor.cuda, torch.compile)
+
+
+def test_replacing_factories_leaves_devices_as_contexts_alone():
+    """transformers builds models under `with torch.device("meta")`; torch must go on to obey it."""
+    assert in_one_rank(_device_under_meta) == ["meta", "meta", "cpu"]
+
+
+def _device_under_meta():
+    with torch.device("meta"):
+        made = [torch.tensor([1.0]).device.type, torch.zeros(2).device.type]
+    return [*made, torch.zeros(2, device="cuda").device.type]

@@ -162,6 +162,7 @@ def test_sizes_that_cannot_be(tmp_path, text, size, said):
     assert not list(tmp_path.iterdir())
 
 
+@settings(deadline=None)
 @given(text=st.text(st.sampled_from("ab\né😀"), max_size=300))
 def test_pieces_join_to_the_text(text):
     """Nothing is lost or doubled, and no piece is longer than SentencePiece reads."""

@@ -76,7 +76,7 @@ def test_batch_script_by_hand_is_requeued_before_its_time_limit(launcher: Launch
     flags = [f"--output={launcher.root}/hand-%j.out", "--partition=low", "--time=1", "--signal=USR2@30"]
     layout = ["--nodes=2", "--ntasks-per-node=2"]
     job = submit_by_hand([*flags, *layout], launcher.overrides("a", "parallel=tp2_pp2", "train.steps=320"))
-    wait_until("end", lambda: slurm("squeue", "-h", "-t", "all", "-o", "%T", "-j", job) == "COMPLETED", 180)
+    wait_until("end", lambda: slurm("squeue", "-h", "-t", "all", "-o", "%T", "-j", job) == "COMPLETED", 300)
     first, second, *more = starts(launcher, "a")
     assert first == 0 < second < 320  # saved on the signal
     assert "done at step 320" in (launcher.root / f"hand-{job}.out").read_text()

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Callable
 
 import pytest
 
 from slurm import processes
-from tests.slurm.conftest import wait_until
+from tests.slurm.conftest import REPOSITORY, wait_until
 
 SLOW_STARTER = """
 import signal, sys, time
@@ -42,14 +43,33 @@ def test_signal_is_held_until_the_process_catches_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["TERM", "USR1", "USR2"])
-def test_shell_shield_lets_a_program_survive_until_it_listens(name: str) -> None:
+def test_shell_shield_keeps_a_signal_until_the_program_listens(name: str) -> None:
+    listener = """
+import time
+time.sleep(0.5)  # a long import
+from slurm.processes import Relay
+relay = Relay().listen()
+time.sleep(0.1)
+print([number.name for number in relay.noted])
+"""
+    process = subprocess.Popen(
+        [*processes.SHIELD, sys.executable, "-c", listener], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+    )
+    time.sleep(0.3)
+    process.send_signal(getattr(signal, f"SIG{name}"))
+    assert process.communicate(timeout=20)[0] == f"['SIG{name}']\n"
+    assert process.returncode == 0
+
+
+def test_shell_shield_without_a_blocking_env_lets_the_program_live(fake_slurm: Callable[[str, str], None]) -> None:
+    """Older coreutils: the signal is lost, the program is not."""
+    fake_slurm("env", "exit 125")
     process = subprocess.Popen(
         [*processes.SHIELD, sys.executable, "-c", SLOW_STARTER], stdout=subprocess.PIPE, text=True
     )
-    time.sleep(0.25)
-    process.send_signal(getattr(signal, f"SIG{name}"))
-    assert process.communicate(timeout=20)[0].startswith("ready")
-    assert process.returncode == 0
+    time.sleep(0.3)
+    process.send_signal(signal.SIGUSR1)
+    assert process.communicate(timeout=20)[0].split() == ["ready", "[]"]
 
 
 def test_child_dies_with_a_killed_parent() -> None:
