@@ -20,7 +20,7 @@ from megatron_ext.config.rundir import write_atomically
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 GROUPS = ("model", "data", "parallel", "optim", "train", "cluster")
 _DICTIONARIES = ("model.megatron.", "cluster.env.")  # below these any key is legal
-_ABSENT = object()
+_END = "# end of the frozen configuration\n"
 _HELP = "(llm-launch --help lists groups and fields)"
 
 
@@ -56,13 +56,14 @@ def read(path: Path) -> schema.Run:
     if not path.is_file():
         raise ConfigError(f"no frozen configuration at {path}; llm-launch writes it")
     try:
-        tree = OmegaConf.load(path)
-        run = _to_run(OmegaConf.merge(_open_schema(), tree))
+        text = path.read_text(encoding="utf-8")
+        run = _to_run(OmegaConf.merge(_open_schema(), OmegaConf.create(text)))
     except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError, ValueError) as error:
         raise ConfigError(f"{path}: {_explain(error)}") from None
-    # A file cut short is often valid YAML; defaults must not fill what is gone.
-    if absent := [name for name in flatten(run) if OmegaConf.select(tree, name, default=_ABSENT) is _ABSENT]:
-        raise ConfigError(f"{path} lacks {absent[0]}: it is damaged or of another version; launch the run again")
+    # A file cut short is often valid YAML; defaults must not fill what is gone. (They do fill what an older version of
+    # this program did not know.)
+    if not text.endswith(_END):
+        raise ConfigError(f"{path} is cut short: its last line is not {_END.strip()!r}; launch the run again")
     return run
 
 
@@ -74,7 +75,7 @@ def freeze(run: schema.Run, path: Path) -> None:
 def to_yaml(run: schema.Run) -> str:
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_yaml(OmegaConf.create(_plain(run)))
+    return OmegaConf.to_yaml(OmegaConf.create(_plain(run))) + _END
 
 
 def flatten(run: schema.Run) -> dict[str, Any]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from megatron_ext.config import schema
+from megatron_ext.config import passthrough, schema
 from megatron_ext.config.load import ConfigError
 from megatron_ext.config.schema import Activation, Norm, Position, Precision, Recompute, Run
 
@@ -50,7 +48,7 @@ def transformer_config(run: Run) -> Any:
         **_moe(run),
         **_plain_kernels(run),
     )
-    return TransformerConfig(**_with_passthrough(fields, model.megatron, TransformerConfig))
+    return TransformerConfig(**_with_passthrough(run, fields))
 
 
 def ddp_config(run: Run) -> Any:
@@ -124,16 +122,13 @@ def _plain_kernels(run: Run) -> dict[str, Any]:
     )
 
 
-def _with_passthrough(fields: dict[str, Any], extra: dict[str, Any], kind: Any) -> dict[str, Any]:
-    known = [field.name for field in dataclasses.fields(kind)]
-    for name in extra:
-        if name not in known:
-            near = difflib.get_close_matches(name, known)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise ConfigError(f"model.megatron.{name}: Megatron's TransformerConfig has no such field{hint}")
+def _with_passthrough(run: Run, fields: dict[str, Any]) -> dict[str, Any]:
+    if found := list(passthrough.complaints(run)):
+        raise ConfigError("; ".join(found))
+    for name in run.model.megatron:
         if name in fields:
             raise ConfigError(f"model.megatron.{name} is set from our own fields; change it there")
-    return {**fields, **extra}
+    return {**fields, **run.model.megatron}
 
 
 def parameters(run: Run) -> int:

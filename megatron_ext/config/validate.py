@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Callable, Iterator, List
 
-from megatron_ext.config import schema
+from megatron_ext.config import passthrough, schema
 from megatron_ext.config.load import ConfigError, flatten
 from megatron_ext.config.schema import ClusterKind, Position, RouterScore, Run, world_size
 
@@ -358,6 +358,5 @@ def _one_tokenizer(run: Run, tokenizers: dict[str, str]) -> Iterator[str]:
 
 
 _VALUES: List[Rule] = [_finite, _positive, _not_negative, _name]
-_RELATIONS: List[Rule] = [
-    *(_fractions, _rates, _model, _moe, _world, _tensor, _pipeline, _context, _expert, _batch, _overlap, _time, _split)
-]
+_RELATIONS: List[Rule] = [passthrough.complaints, _fractions, _rates, _model, _moe, _world, _tensor, _pipeline]
+_RELATIONS += [_context, _expert, _batch, _overlap, _time, _split]

@@ -19,6 +19,7 @@ from megatron_ext.runtime.fork import run_ranks
 from tests.megatron_ext.training import make_run
 
 EP2_TP2_ETP1 = ["parallel.data=1", "parallel.tensor=2", "parallel.sequence=true", "parallel.expert=2"]
+DP2_BUCKETS = ["parallel.data=2", "parallel.bucket_size=3001", "parallel.overlap_grad_reduce=true"]
 MOE = ["model=mixtral_tiny", "model.moe.num_experts=4", "model.moe.expert_ffn_size=36"]
 
 
@@ -32,7 +33,7 @@ def in_one_rank(work, *arguments):
 @pytest.mark.parametrize(
     "layout",
     [[], EP2_TP2_ETP1, [*EP2_TP2_ETP1, "parallel.expert_tensor=2", "parallel.data=2"], ["parallel.pipeline=2"],
-     ["parallel.data=2", "parallel.bucket_size=3001"], ["parallel.data=2", "parallel.distributed_optimizer=false"]],
+     DP2_BUCKETS, ["parallel.data=2", "parallel.distributed_optimizer=false"]],
     ids=["one", "ep2 tp2 etp1", "ep2 tp2 etp2", "pp2", "dp2", "dp2 plain"],
 )  # fmt: skip
 def test_our_norm_counts_every_weight_once(tmp_path, layout):
@@ -232,7 +233,7 @@ def _library_optimizer(sizes, bucket_size=None):
 # --- learning rate -----------------------------------------------------------------------------------------------
 
 
-def test_the_librarys_scheduler_ignores_another_rate_on_resume():
+def test_the_librarys_scheduler_ignores_another_rate_on_resume(megatron_core):
     """Ours is a function of the step and the configuration: see test_checkpoint."""
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from megatron_ext.config import schema, validate
-from megatron_ext.config.load import ConfigError
+from megatron_ext.config.load import ConfigError, compose
 from megatron_ext.config.schema import Run
 from tests.megatron_ext.runs import complaint, run_with
 
@@ -352,3 +352,19 @@ def _assert_divides(run):
         assert schema.expert_ffn_size(model) % p.expert_tensor == 0 and (p.tensor == 1 or p.sequence)
     else:
         assert p.expert == p.expert_tensor == 1 and model.ffn_size % p.tensor == 0
+
+
+def test_names_handed_through_to_megatron_are_checked_before_torch_is_imported():
+    with pytest.raises(ConfigError, match="model.megatron.atention_softmax_in_fp32: .* did you mean attention_softmax"):
+        validate.check_config(compose(["model.megatron.atention_softmax_in_fp32=true"]))
+    validate.check_config(compose(["model.megatron.attention_softmax_in_fp32=true"]))
+
+
+def test_the_names_read_from_the_source_are_those_of_the_class(megatron_core):
+    import dataclasses
+
+    from megatron.core.transformer import TransformerConfig
+
+    from megatron_ext.config import passthrough
+
+    assert passthrough.field_names() == {field.name for field in dataclasses.fields(TransformerConfig)}
