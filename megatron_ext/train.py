@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 import warnings
+from datetime import datetime
 from pathlib import Path
 from typing import Any, List, Optional, Tuple
 
@@ -180,7 +181,7 @@ def _failed(folder: Path, rank: int, error: Exception, code: int) -> int:
     text = traceback.format_exc()
     failures = rundir.failures(folder)
     failures.mkdir(parents=True, exist_ok=True)
-    (failures / f"rank_{rank:05d}.txt").write_text(f"{time.strftime('%Y-%m-%dT%H:%M:%S')}\n{text}")
+    (failures / f"rank_{rank:05d}.txt").write_text(f"{datetime.now().isoformat()}\n{text}")
     # One clear message for the user's mistakes; a traceback for ours.
     print(f"rank {rank}: {error}" if code == rundir.EXIT_BAD_INPUT else text, file=sys.stderr, flush=True)
     if rank == 0:
