@@ -17,13 +17,13 @@ venv: .venv/installed
 demo: venv            ## the whole way on CPU, in minutes: runs/demo/report.html
 	$(BIN)/python -m demo
 
-test: venv            ## everything, a real Slurm included where this user is root on Debian
-	$(BIN)/python -m pytest
+test: venv            ## everything, with coverage; a real Slurm included where this user is root on Debian
+	$(BIN)/python -m pytest --cov --cov-report=term
 
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy megatron_ext preprocess slurm checkpoints_tools
+	$(BIN)/mypy megatron_ext preprocess slurm checkpoints_tools demo benchmarks
 
 equivalence: venv     ## every parallel layout against one rank
 	$(BIN)/python -m benchmarks.equivalence --check
