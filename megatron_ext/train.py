@@ -25,7 +25,7 @@ from megatron_ext.config import rundir
 from megatron_ext.config.schema import Run
 from megatron_ext.runtime.signals import StopFlag
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("megatron_ext.train")  # not __name__, which is __main__ on a rank
 
 _BAD_STEPS = 5  # this many updates in a row without a finite gradient: the run is lost, stop it
 
@@ -173,6 +173,7 @@ def _set_up_logging(rank: int) -> None:
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
     # torch announces the future of functions that only megatron-core calls; nobody who trains can act on that.
     warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="full scope is deprecated")  # megatron-core's own default
     warnings.filterwarnings("ignore", message=".*(Transformer ?Engine|[Aa]pex).*")
 
 

@@ -51,6 +51,9 @@ def start(run: Run) -> Grid:
     ranks is not the layout's.
     """
     device.install()
+    # One hardware queue, so that communication enqueued before a GEMM also starts before it: the overlap of tensor and
+    # context parallelism on GPUs up to Hopper relies on it. To be set before CUDA starts.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world != world_size(run.parallel):
         raise ValueError(
