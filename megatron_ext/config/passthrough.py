@@ -13,6 +13,7 @@ import importlib.util
 from pathlib import Path
 from typing import FrozenSet, Iterator
 
+from megatron_ext.config.load import ConfigError
 from megatron_ext.config.schema import Run
 
 _CLASSES = {
@@ -23,6 +24,8 @@ _CLASSES = {
 
 def complaints(run: Run) -> Iterator[str]:
     """A rule of `validate.py`."""
+    if not run.model.megatron:
+        return
     known = field_names()
     for name in run.model.megatron:
         if name not in known:
@@ -33,9 +36,10 @@ def complaints(run: Run) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=1)
 def field_names() -> FrozenSet[str]:
-    """Names of the fields of TransformerConfig in the megatron-core that is installed."""
+    """Names of the fields of TransformerConfig in the megatron-core that is installed. Raises ConfigError without one."""
     spec = importlib.util.find_spec("megatron")  # a namespace package: nothing is executed
-    assert spec is not None and spec.submodule_search_locations, "megatron-core is not installed"
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the names in model.megatron cannot be checked: megatron-core is not installed here")
     roots = [Path(place) for place in spec.submodule_search_locations]
     names: set[str] = set()
     for relative, name in _CLASSES.items():
