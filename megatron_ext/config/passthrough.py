@@ -36,7 +36,7 @@ def complaints(run: Run) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=1)
 def field_names() -> FrozenSet[str]:
-    """Names of the fields of TransformerConfig in the megatron-core that is installed. Raises ConfigError without one."""
+    """Names of the fields of the installed TransformerConfig. Raises ConfigError when there is none."""
     spec = importlib.util.find_spec("megatron")  # a namespace package: nothing is executed
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the names in model.megatron cannot be checked: megatron-core is not installed here")
