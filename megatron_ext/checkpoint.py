@@ -16,13 +16,14 @@ import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional
 
 import torch
 import torch.distributed.checkpoint
 
 from megatron_ext.config import load as config
-from megatron_ext.config import rundir, schema
+from megatron_ext.config import rundir
+from megatron_ext.config.sameness import model_changes
 from megatron_ext.config.schema import Run
 from megatron_ext.model.places import sharded_state, unwrap
 from megatron_ext.optim.adamw import AdamW
@@ -31,18 +32,6 @@ from megatron_ext.runtime.parallel import Grid, any_rank
 
 log = logging.getLogger(__name__)
 
-# What of the model may differ between a checkpoint and the run that reads it: no shape and no meaning hangs on it.
-_MAY_CHANGE = {
-    "model.attention_dropout",
-    "model.hidden_dropout",
-    "model.implementation",
-    "model.init",
-    "model.init_std",
-    "model.megatron",
-    "model.moe.aux_loss_coeff",
-    "model.moe.dispatcher",
-    "model.moe.z_loss_coeff",
-}
 _LAYOUT = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
 
 
@@ -121,7 +110,7 @@ def load(run: Run, path: Path, chunks: List[Any], optimizer: AdamW, grid: Grid) 
     In the layout that wrote it the random generators continue where they were, so the run ends with the bits of one
     that never stopped; in another layout they start from the seed anew, which is logged.
     """
-    common = _common(run, path, _MAY_CHANGE)
+    common = _common(run, path)
     state = {**sharded_state(chunks, grid), "optimizer": optimizer.sharded_state_dict()}
     same_layout = common["layout"] == _layout(run)
     if same_layout:
@@ -138,8 +127,7 @@ def load(run: Run, path: Path, chunks: List[Any], optimizer: AdamW, grid: Grid) 
 
 def load_weights(run: Run, path: Path, chunks: List[Any], optimizer: AdamW, grid: Grid) -> None:
     """Restore the weights only; with rotary embeddings another sequence length may begin from them. Collective."""
-    longer = {"model.seq_length", "model.rope_base", "model.rope_scaling_factor"}
-    _common(run, path, _MAY_CHANGE | (longer if run.model.position == schema.Position.rope else set()))
+    _common(run, path, start=True)
     _fill(chunks, _read(sharded_state(chunks, grid), path))
     optimizer.reload_masters()
 
@@ -168,25 +156,13 @@ def prune(folder: Path, keep: int) -> None:
             shutil.rmtree(doomed)
 
 
-def _common(run: Run, path: Path, may_change: Set[str]) -> Dict[str, Any]:
+def _common(run: Run, path: Path, start: bool = False) -> Dict[str, Any]:
     """The part of a checkpoint that all ranks share. Raises ValueError when it is of another model."""
-    was, now = _resolved(config.read(path / "run.yaml")), _resolved(run)
-    names = [name for name in now if name.startswith("model.") and name not in may_change]
-    if changed := [f"{name} {was.get(name)} -> {now[name]}" for name in names if was.get(name) != now[name]]:
+    if changed := model_changes(config.read(path / "run.yaml"), run, start):
         raise ValueError(
             f"checkpoint {path} is of another model: {'; '.join(changed)}; use its model, or another run name"
         )
     return torch.load(path / "common.pt", weights_only=True)
-
-
-def _resolved(run: Run) -> Dict[str, Any]:
-    """Fields by name, with what a null stands for in its place."""
-    model = run.model
-    return config.flatten(run) | {
-        "model.head_dim": schema.head_dim(model),
-        "model.num_kv_heads": schema.num_kv_heads(model),
-        "model.moe.expert_ffn_size": schema.expert_ffn_size(model),
-    }
 
 
 def _common_state(run: Run, progress: Progress, optimizer: AdamW) -> Dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any, List, Optional, Tuple
 from megatron_ext.config import load as config
 from megatron_ext.config import rundir
 from megatron_ext.config.schema import Run
-from megatron_ext.runtime.signals import StopFlag
+from megatron_ext.runtime.signals import StopFlag, ignore_stop_signals
 
 log = logging.getLogger("megatron_ext.train")  # not __name__, which is __main__ on a rank
 
@@ -192,6 +192,7 @@ def _failed(folder: Path, rank: int, error: Exception, code: int) -> int:
 
 if __name__ == "__main__":
     status = main()
+    ignore_stop_signals()  # Python's shutdown restores their defaults, and torchrun ends the slower ranks with SIGTERM
     sys.stdout.flush()
     sys.stderr.flush()
     if status in (rundir.EXIT_FAILED, rundir.EXIT_BAD_INPUT):

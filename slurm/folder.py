@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Callable, List
 
 from megatron_ext.config import load, rundir
+from megatron_ext.config.sameness import model_changes
 from megatron_ext.config.schema import Run
 
 Say = Callable[[str], None]
@@ -62,7 +63,7 @@ def _freeze(run: Run, folder: Path, say: Say) -> None:
         return
     former = load.read(path)
     changed = changes(former, run)
-    if model := [line for line in changed if line.startswith("model.")]:
+    if model := model_changes(former, run):
         raise ValueError(
             f"{folder} holds a run of another model:\n"
             + "\n".join(f"  {line}" for line in model)

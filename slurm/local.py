@@ -37,6 +37,8 @@ def start(run: Run, folder: Path, module: str, show: Callable[[str], None], say:
     relay = processes.Relay().listen(extra=[signal.SIGINT])
     tail = Tail(report.rank_log(folder, 0))
     agent_log = rundir.logs(folder) / "torchrun.log"
+    for stale in rundir.failures(folder).glob("rank_*.txt"):  # of an earlier start; the shell below may be too late
+        stale.unlink()
     with open(agent_log, "ab") as log:
         agent = subprocess.Popen(
             command(run, folder, module),

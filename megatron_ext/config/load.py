@@ -220,11 +220,16 @@ def _explain(error: Exception) -> str:
 
 
 def _reason(error: BaseException) -> BaseException:
-    """What began it: the last __cause__; Hydra keeps the mistakes of a preset in __context__."""
+    """What began it: the first of OmegaConf's errors, which names the field. Those of a preset are in __context__.
+
+    Not the last cause: under a debugger or coverage OmegaConf adds its inner workings to the chain.
+    """
     from omegaconf.errors import OmegaConfBaseException
 
-    inner, own = error.__cause__, OmegaConfBaseException
-    if not isinstance(error, own) and isinstance(error.__context__, own):
+    if isinstance(error, OmegaConfBaseException):
+        return error
+    inner = error.__cause__
+    if isinstance(error.__context__, OmegaConfBaseException):
         inner = error.__context__
     return error if inner is None else _reason(inner)
 

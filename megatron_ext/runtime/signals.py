@@ -23,3 +23,9 @@ class StopFlag:
 
     def __bool__(self) -> bool:
         return bool(self.received)
+
+
+def ignore_stop_signals() -> None:
+    """For the way out: what is to be saved is saved, and nothing is left to stop."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

@@ -69,6 +69,18 @@ def test_a_signal_to_the_process_saves_and_asks_to_go_on(tmp_path, name):
     assert (rundir.checkpoints(folder) / f"iter_{verdict['step']:07d}" / "metadata.json").is_file()
 
 
+def test_signals_until_the_very_end_do_not_spoil_a_stop(tmp_path):
+    """torchrun ends the slower ranks with SIGTERM when the first has left; Python may be shutting down by then."""
+    run, folder = make_run(tmp_path, "train.steps=100000")
+    process = program(folder, OMP_NUM_THREADS="1")
+    _read_until(process, "step       2/")
+    while process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.002)
+    process.communicate()
+    assert process.returncode == rundir.EXIT_STOPPED
+
+
 def test_a_signal_during_start_up_is_not_lost(tmp_path):
     """torch is still being imported; the run saves at step 0 and stops, instead of dying."""
     run, folder = make_run(tmp_path, "train.steps=100000")

@@ -51,7 +51,7 @@ def test_changes_are_told_and_the_old_files_kept(tmp_path: Path) -> None:
 
 def test_another_model_is_refused_by_its_fields(tmp_path: Path) -> None:
     folder = folders.prepare(a_run(tmp_path), print)
-    with pytest.raises(ValueError, match=r"model.num_layers: 4 -> 8"):
+    with pytest.raises(ValueError, match=r"model.num_layers 4 -> 8"):
         folders.prepare(a_run(tmp_path, model=Model(num_layers=8)), print)
     assert load.read(folder / "run.yaml").model.num_layers == 4
 

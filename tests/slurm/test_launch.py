@@ -94,6 +94,17 @@ def test_local_run_is_done_and_then_continued(launcher: Launcher) -> None:
 
 
 @pytest.mark.slow
+def test_failures_of_an_earlier_start_do_not_end_this_one(launcher: Launcher) -> None:
+    """The launcher kills ranks whose peer has failed; the note of an earlier failure must not be taken for one."""
+    stale = launcher.folder("a") / "failures" / "rank_00001.txt"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("2026-01-01T00:00:00\nold\n")
+    answer = launcher.run("a", "parallel=dp2", "train.steps=300", STANDIN)
+    assert answer.returncode == 0, answer.stderr
+    assert not stale.exists()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
 def test_signal_while_ranks_still_import_saves_and_stops(launcher: Launcher, number: signal.Signals) -> None:
     """The hardest moment: torchrun would die of USR1, and a rank without a handler of either."""
