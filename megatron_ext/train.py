@@ -178,13 +178,13 @@ def _set_up_logging(rank: int) -> None:
 
 
 def _failed(folder: Path, rank: int, error: Exception, code: int) -> int:
-    """Leave the traceback where the launcher finds it, then die at once: peers may be waiting in a collective."""
-    text = traceback.format_exc()
+    """Leave word where the launcher finds it, then die at once: peers may be waiting in a collective."""
+    # One clear message for the user's mistakes; a traceback for ours.
+    text = f"{rundir.WRONG_INPUT}{error}\n" if code == rundir.EXIT_BAD_INPUT else traceback.format_exc()
     failures = rundir.failures(folder)
     failures.mkdir(parents=True, exist_ok=True)
-    (failures / f"rank_{rank:05d}.txt").write_text(f"{datetime.now().isoformat()}\n{text}")
-    # One clear message for the user's mistakes; a traceback for ours.
-    print(f"rank {rank}: {error}" if code == rundir.EXIT_BAD_INPUT else text, file=sys.stderr, flush=True)
+    rundir.write_atomically(failures / f"rank_{rank:05d}.txt", f"{datetime.now().isoformat()}\n{text}")
+    print(f"rank {rank}: {text}", file=sys.stderr, flush=True)
     if rank == 0:
         rundir.write_verdict(folder, "failed", -1, f"{type(error).__name__}: {error}")
     return code

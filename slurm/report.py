@@ -28,6 +28,8 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
+        if self.state == "failed" and f"\n{rundir.WRONG_INPUT}" in self.reason:
+            return rundir.EXIT_BAD_INPUT
         return {"done": rundir.EXIT_DONE, "stopped": rundir.EXIT_STOPPED}.get(self.state, rundir.EXIT_FAILED)
 
 
@@ -85,7 +87,7 @@ def show(result: Outcome, run: Path) -> str:
 def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m slurm.report",
-        description="How a run ended. Exit code: 0 done, 1 failed, 75 stopped (saved on a signal).",
+        description="How a run ended. Exit code: 0 done, 1 failed, 2 wrong input, 75 saved on a signal.",
         epilog="example: python -m slurm.report runs/first",
     )
     parser.add_argument("run", type=Path, help="run folder")

@@ -27,6 +27,8 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 75  # EX_TEMPFAIL: saved on a signal, wants to be started again
 
+WRONG_INPUT = "wrong input: "  # so begins the note of a rank that refused, in the place of a traceback
+
 
 def folder(root: str, name: str) -> Path:
     return Path(root) / name

@@ -179,7 +179,7 @@ def test_a_failed_rank_leaves_its_traceback(tmp_path):
     assert [code for code, _ in results] == [rundir.EXIT_BAD_INPUT] * 2
     notes = sorted(rundir.failures(folder).glob("rank_*.txt"))
     assert [note.name for note in notes] == ["rank_00000.txt", "rank_00001.txt"]
-    assert "ValueError: model.implementation=transformer_engine" in notes[0].read_text()
+    assert "wrong input: model.implementation=transformer_engine" in notes[0].read_text()
     assert rundir.read_verdict(folder)["state"] == "failed"
 
 

@@ -68,3 +68,10 @@ def test_done_wins_over_failures_while_leaving(tmp_path: Path) -> None:
     rundir.write_verdict(tmp_path, "done", 7, "all steps")
     fail(tmp_path, 3, "2030-01-01T00:00:02", "rank 3 on n2: killed by SIGSEGV")
     assert report.outcome(tmp_path).exit_code == 0
+
+
+def test_a_rank_that_refused_its_input_is_the_users_mistake(tmp_path: Path) -> None:
+    fail(tmp_path, 1, "2026-01-01T00:00:00.2", "Traceback ...\nConnectionError: peer closed")
+    fail(tmp_path, 0, "2026-01-01T00:00:00.1", f"{rundir.WRONG_INPUT}shard a.bin does not exist")
+    result = report.outcome(tmp_path)
+    assert result.exit_code == rundir.EXIT_BAD_INPUT and "shard a.bin does not exist" in result.reason
