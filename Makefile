@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
+# What runs here runs on the CPU, also where there is a GPU.
+demo test coverage equivalence bench: export CUDA_VISIBLE_DEVICES :=
 
-.PHONY: venv demo test lint equivalence bench clean
+.PHONY: venv demo test coverage lint equivalence bench clean
 
 venv: .venv/installed
 
@@ -17,7 +19,10 @@ venv: .venv/installed
 demo: venv            ## the whole way on CPU, in minutes: runs/demo/report.html
 	$(BIN)/python -m demo
 
-test: venv            ## everything, with coverage; a real Slurm included where this user is root on Debian
+test: venv            ## everything, a real Slurm included: as root, on Debian, after tests/cluster/install.sh
+	$(BIN)/python -m pytest
+
+coverage: venv        ## the same, and which lines it reached
 	$(BIN)/python -m pytest --cov --cov-report=term
 
 lint: venv

@@ -23,6 +23,7 @@ from megatron_ext.runtime.fork import run_ranks
 LOSS_LIMIT, NORM_LIMIT = 5e-6, 1e-5
 STEPS = 20
 
+_OVERLAP = ["bucket_size=7001", "overlap_grad_reduce=true", "overlap_param_gather=true"]
 DENSE: Dict[str, List[str]] = {
     "TP2": ["tensor=2"],
     "TP4": ["tensor=4"],
@@ -34,24 +35,19 @@ DENSE: Dict[str, List[str]] = {
     "DP2 overlap": ["data=2", "distributed_optimizer=false", "overlap_grad_reduce=true", "bucket_size=7001"],
     "DP2+DO": ["data=2"],
     "DP2+DO buckets": ["data=2", "bucket_size=7001", "overlap_grad_reduce=true"],
-    "DP2+DO overlap": ["data=2", "bucket_size=7001", "overlap_grad_reduce=true", "overlap_param_gather=true"],
+    "DP2+DO overlap": ["data=2", *_OVERLAP],
     "CP2": ["context=2"],
     "CP2xTP2+SP": ["context=2", "tensor=2", "sequence=true"],
     "TP2xPP2xDP2+SP": ["data=2", "tensor=2", "pipeline=2", "sequence=true"],
     "TP2xPP2xCP2": ["tensor=2", "pipeline=2", "context=2"],
-    "PP2xVPP2xDP2+DO overlap": [
-        "data=2",
-        "pipeline=2",
-        "virtual_pipeline=2",
-        "bucket_size=7001",
-        "overlap_grad_reduce=true",
-        "overlap_param_gather=true",
-    ],
+    "PP2xVPP2xDP2+DO overlap": ["data=2", "pipeline=2", "virtual_pipeline=2", *_OVERLAP],
 }
 MOE: Dict[str, List[str]] = {
     "EP2 alltoall": ["data=2", "expert=2"],
     "EP2 allgather": ["data=2", "expert=2", "+dispatcher=allgather"],
     "EP4": ["data=4", "expert=4"],
+    "EP2+DO overlap": ["data=2", "expert=2", *_OVERLAP],
+    "EP2xPP2 overlap": ["data=2", "expert=2", "pipeline=2", *_OVERLAP],
     "EP2 plain DDP": ["data=2", "expert=2", "distributed_optimizer=false"],
     "TP2 experts whole (EP1 ETP1)": ["tensor=2", "sequence=true"],
     "EP2xTP2 ETP1": ["data=2", "tensor=2", "sequence=true", "expert=2"],

@@ -73,7 +73,14 @@ def environment() -> Dict[str, str]:
     here = Path(sys.executable).parent
     path = os.pathsep.join([str(here), os.environ.get("PATH", os.defpath)])
     # Two cores, four ranks: more threads would only take turns. The Hugging Face folder is local, so nobody is asked.
-    return {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    return {
+        **os.environ,
+        "PATH": path,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def _run(command: List[str], stop_when: Optional[Watch]) -> int:

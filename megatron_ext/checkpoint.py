@@ -10,10 +10,12 @@ name is whole; it is checked again before it is trusted. Any layout reads what a
 from __future__ import annotations
 
 import dataclasses
+import io
 import logging
 import os
 import pickle
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -62,7 +64,7 @@ def save(run: Run, folder: Path, progress: Progress, chunks: List[Any], optimize
     state["rng"] = _rng_state(run, grid)
     _everywhere(grid, lambda: _fresh(working), f"cannot make {working}", only_first=True)
     try:
-        _everywhere(grid, lambda: _write(state, working), f"checkpoint of step {step} was not written")
+        _write(state, working, grid, f"checkpoint of step {step} was not written")
     except CheckpointError:
         if grid.rank == 0:
             shutil.rmtree(working, ignore_errors=True)
@@ -145,15 +147,21 @@ def resolve(name: str) -> Path:
     raise ValueError(f"no complete checkpoint in {path}; give a run folder or a checkpoint folder")
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints (0: none is deleted) and what killed saves left behind."""
+def prune(folder: Path, keep: int, newest: int) -> None:
+    """Delete all but the `keep` checkpoints up to step `newest` (0: none is deleted), and what killed saves left.
+
+    Those above `newest` are damaged ones that the run was resumed below; they are set aside, not counted.
+    """
     for path in folder.glob(".iter_*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
-    if keep:
-        for path in sorted(folder.glob("iter_*"))[:-keep]:
-            doomed = path.with_name(f".{path.name}.tmp")
-            path.rename(doomed)  # a half-deleted folder must not carry a final name
-            shutil.rmtree(doomed)
+    paths = sorted(folder.glob("iter_*"))
+    above = [path for path in paths if path.name > f"iter_{newest:07d}"]
+    for path in above:
+        path.rename(path.with_name(f"damaged_{path.name}_{time.time_ns()}"))
+    for path in [path for path in paths if path not in above][: -keep if keep else 0]:
+        doomed = path.with_name(f".{path.name}.tmp")
+        path.rename(doomed)  # a half-deleted folder must not carry a final name
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _common(run: Run, path: Path, start: bool = False) -> Dict[str, Any]:
@@ -212,12 +220,29 @@ def _read(state: Dict[str, Any], path: Path) -> Dict[str, Any]:
         raise CheckpointError(f"checkpoint {path} could not be read: {error}") from error
 
 
-def _write(state: Dict[str, Any], working: Path) -> None:
-    from megatron.core import dist_checkpointing
+def _write(state: Dict[str, Any], working: Path, grid: Grid, what: str) -> None:
+    """What megatron-core's `save` does, in three parts.
+
+    In one, a first rank that fails at its own files would leave the others in a collective that it never enters.
+    """
+    from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+    from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
 
     from megatron_ext.runtime.saving import PlainSave
 
-    dist_checkpointing.save(state, str(working), sharded_strategy=PlainSave())
+    strategy = PlainSave()
+    sharded, common = save_preprocess(state, True, None)
+    # By way of memory: torch.save into a file reports a full disk as "iostream error".
+    _everywhere(grid, lambda: (working / "common.pt").write_bytes(_serialised(common)), what, only_first=True)
+    _everywhere(grid, lambda: strategy.save(sharded, working), what)  # torch raises on all ranks what one raised
+    description = CheckpointingConfig(strategy.backend, strategy.version)
+    _everywhere(grid, lambda: save_config(description, str(working)), what, only_first=True)
+
+
+def _serialised(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
 
 
 def _fresh(working: Path) -> None:
@@ -233,7 +258,7 @@ def _publish(run: Run, working: Path, target: Path, step: int) -> None:
     working.rename(target)
     _sync_to_disk(target.parent)
     rundir.write_atomically(target.parent / rundir.LATEST, f"{step}\n")
-    prune(target.parent, run.train.keep_last)
+    prune(target.parent, run.train.keep_last, step)
 
 
 def _sync_to_disk(folder: Path) -> None:

@@ -9,6 +9,7 @@ itself from the newest complete checkpoint. Ends with a verdict in RUN_FOLDER/ve
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -153,14 +154,18 @@ def _restore(run: Run, folder: Path, chunks: List[Any], optimizer: Any, grid: An
 
     from megatron_ext import checkpoint
 
-    found = [checkpoint.latest(rundir.checkpoints(folder)) if grid.rank == 0 else None]
-    dist.broadcast_object_list(found, src=0)  # one look at the disk: ranks on slow mounts might see different ones
-    if found[0] is not None:
-        progress = checkpoint.load(run, found[0], chunks, optimizer, grid)
-        log.info("resumed from %s", found[0])
+    found: List[Any] = [None, None]
+    if grid.rank == 0:  # one look at the disk: ranks on slow mounts might see different ones
+        found[0] = checkpoint.latest(rundir.checkpoints(folder))
+        if found[0] is None and run.train.init_from:
+            found[1] = checkpoint.resolve(run.train.init_from)
+    dist.broadcast_object_list(found, src=0)
+    own, source = found
+    if own is not None:
+        progress = checkpoint.load(run, own, chunks, optimizer, grid)
+        log.info("resumed from %s", own)
         return progress
-    if run.train.init_from:
-        source = checkpoint.resolve(run.train.init_from)
+    if source is not None:
         checkpoint.load_weights(run, source, chunks, optimizer, grid)
         log.info("weights from %s", source)
     return checkpoint.Progress()
@@ -181,12 +186,14 @@ def _failed(folder: Path, rank: int, error: Exception, code: int) -> int:
     """Leave word where the launcher finds it, then die at once: peers may be waiting in a collective."""
     # One clear message for the user's mistakes; a traceback for ours.
     text = f"{rundir.WRONG_INPUT}{error}\n" if code == rundir.EXIT_BAD_INPUT else traceback.format_exc()
-    failures = rundir.failures(folder)
-    failures.mkdir(parents=True, exist_ok=True)
-    rundir.write_atomically(failures / f"rank_{rank:05d}.txt", f"{datetime.now().isoformat()}\n{text}")
     print(f"rank {rank}: {text}", file=sys.stderr, flush=True)
+    failures = rundir.failures(folder)
+    with contextlib.suppress(OSError):  # the disk may be what failed
+        failures.mkdir(parents=True, exist_ok=True)
+        rundir.write_atomically(failures / f"rank_{rank:05d}.txt", f"{datetime.now().isoformat()}\n{text}")
     if rank == 0:
-        rundir.write_verdict(folder, "failed", -1, f"{type(error).__name__}: {error}")
+        with contextlib.suppress(OSError):
+            rundir.write_verdict(folder, "failed", -1, f"{type(error).__name__}: {error}")
     return code
 
 

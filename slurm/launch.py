@@ -78,10 +78,18 @@ def _dry_run(run: Run, module: str) -> int:
 
 
 def _freeze_only(run: Run) -> int:
-    """For slurm/pretrain.sbatch. Raises ValueError when the job does not have one task a rank."""
+    """For slurm/pretrain.sbatch. Raises ValueError when the job is not what the run needs."""
     tasks, world = os.environ.get("SLURM_NTASKS"), world_size(run.parallel)
     if tasks is not None and int(tasks) != world:
         raise ValueError(f"the job has {tasks} tasks for {world} ranks; sbatch with nodes x ntasks-per-node = {world}")
+    cpus, threads = int(os.environ.get("SLURM_CPUS_PER_TASK", "1")), run.cluster.threads_per_rank
+    if tasks is not None and cpus < threads:
+        raise ValueError(
+            f"the job has {cpus} cpus a task, cluster.threads_per_rank={threads}; sbatch --cpus-per-task={threads}"
+        )
+    folder = rundir.folder(run.root, run.name).resolve()
+    if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and rundir.run_yaml(folder).exists():
+        run = load.read(rundir.run_yaml(folder))  # a requeued job goes on with what it began with, whatever was edited
     folder = folders.prepare(run, _say)
     print("\n".join([f"RUN={shlex.quote(str(folder))}", *folders.setup_lines(run, folder)]))
     return 0
@@ -91,14 +99,23 @@ def _launch(run: Run, parsed: argparse.Namespace) -> int:
     if run.cluster.kind == ClusterKind.local:
         if parsed.detach:
             raise ValueError("--detach needs cluster.kind=slurm; on this machine put the command into the background")
-        return _launch_here(run, folders.prepare(run, _say), parsed)
+        return _launch_here(run, parsed)
     return _launch_on_slurm(run, parsed)
 
 
-def _launch_here(run: Run, folder: Path, parsed: argparse.Namespace) -> int:
-    _say(f"{world_size(run.parallel)} ranks on this machine; their output: {rundir.logs(folder)}")
-    result = local.start(run, folder, parsed.module, _shower(parsed.json), _say)
-    return _tell(result, folder, None, parsed.json)
+def _launch_here(run: Run, parsed: argparse.Namespace) -> int:
+    place = rundir.folder(run.root, run.name)
+    place.mkdir(parents=True, exist_ok=True)
+    # Until rank 0 has the run's own lock another launcher could clear our files, and its ranks be taken for ours.
+    lock = rundir.Lock(place, "launch.json")
+    lock.acquire()
+    try:
+        folder = folders.prepare(run, _say)
+        _say(f"{world_size(run.parallel)} ranks on this machine; their output: {rundir.logs(folder)}")
+        result = local.start(run, folder, parsed.module, _shower(parsed.json), _say)
+        return _tell(result, folder, None, parsed.json)
+    finally:
+        lock.release()
 
 
 def _launch_on_slurm(run: Run, parsed: argparse.Namespace) -> int:

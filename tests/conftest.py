@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch: many ranks share a few cores
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # ranks are forked, and compared with each other, on the CPU
 
 import hypothesis
 import pytest

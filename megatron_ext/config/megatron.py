@@ -46,7 +46,6 @@ def transformer_config(run: Run) -> Any:
         **_precision(run),
         **_layout(run),
         **_moe(run),
-        **_plain_kernels(run),
     )
     return TransformerConfig(**_with_passthrough(run, fields))
 
@@ -108,17 +107,6 @@ def _moe(run: Run) -> dict[str, Any]:
         moe_z_loss_coeff=moe.z_loss_coeff or None,
         moe_token_dispatcher_type=str(moe.dispatcher),
         moe_router_dtype="fp32",  # bf16 near-ties would choose other experts in another layout
-    )
-
-
-def _plain_kernels(run: Run) -> dict[str, Any]:
-    """Without Transformer Engine there are no fused kernels, and compiled ones round differently in each layout."""
-    names = "masked_softmax bias_dropout bias_activation".split()
-    return {f"{name}_fusion": False for name in names} | dict(
-        apply_rope_fusion=False,
-        gradient_accumulation_fusion=False,
-        persist_layer_norm=False,
-        cross_entropy_loss_fusion=False,
     )
 
 

@@ -91,9 +91,9 @@ class Lock:
 
     SETTLING_S = 0.5  # longer than another process needs from reading a stale lock to moving it away
 
-    def __init__(self, run: Path) -> None:
-        self.path = run / "lock.json"
-        self.owner = {"host": socket.gethostname(), "pid": os.getpid(), "job": os.environ.get("SLURM_JOB_ID", "")}
+    def __init__(self, run: Path, name: str = "lock.json") -> None:
+        self.path = run / name
+        self.owner = {"host": socket.gethostname(), "pid": os.getpid(), **_job()}
 
     def acquire(self) -> None:
         """Raises ValueError, naming the owner, when another live job holds the folder."""
@@ -122,7 +122,7 @@ class Lock:
 
     def _move_away_if_stale(self) -> None:
         judged = _content(self.path)
-        if owner := lock_owner(self.path.parent):
+        if owner := lock_owner(self.path.parent, self.path.name):
             job = f" (job {owner['job']})" if owner["job"] else ""
             raise ValueError(
                 f"run folder {self.path.parent} is in use by pid {owner['pid']} on {owner['host']}{job}; "
@@ -150,16 +150,22 @@ def _content(path: Path) -> Optional[bytes]:
         return None
 
 
-def lock_owner(run: Path) -> Optional[dict[str, Any]]:
+def _job() -> dict[str, str]:
+    """Which start of which Slurm job this process belongs to."""
+    return {"job": os.environ.get("SLURM_JOB_ID", ""), "restart": os.environ.get("SLURM_RESTART_COUNT", "0")}
+
+
+def lock_owner(run: Path, name: str = "lock.json") -> Optional[dict[str, Any]]:
     """The live owner of the run folder, or None when it is free or its owner is gone."""
     try:
-        owner = json.loads(_content(run / "lock.json") or b"")
+        owner = json.loads(_content(run / name) or b"")
         host, pid, job = owner["host"], owner["pid"], owner["job"]
     except (ValueError, TypeError, KeyError):
         return None
-    if job:
-        if job == os.environ.get("SLURM_JOB_ID"):
-            return None  # an earlier attempt of this very job: Slurm requeues only when that one has ended
+    here = _job()
+    if job and job == here["job"] and owner.get("restart") != here["restart"]:
+        return None  # an earlier attempt of this very job: Slurm requeues only when that one has ended
+    if job and job != here["job"]:
         return owner if _job_is_alive(job) else None
     if host == socket.gethostname():
         return owner if pid != os.getpid() and Path(f"/proc/{pid}").exists() else None

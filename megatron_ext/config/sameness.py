@@ -14,7 +14,6 @@ _FREE = {
     "model.implementation",
     "model.init",
     "model.init_std",
-    "model.megatron",
     "model.moe.aux_loss_coeff",
     "model.moe.dispatcher",
     "model.moe.z_loss_coeff",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
+import functools
+import importlib
 import logging
 from typing import Any
 
+from megatron_ext.config.load import ConfigError
 from megatron_ext.config.schema import Implementation, Norm, Run
 from megatron_ext.runtime.parallel import Grid
 
@@ -18,12 +20,15 @@ def block_spec(run: Run, config: Any, virtual: Any, grid: Grid) -> Any:
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 
     if uses_transformer_engine(run):
-        log.info("layers: Transformer Engine")
+        if not virtual:  # once, not for every virtual stage
+            log.info("layers: Transformer Engine")
         spec = get_gpt_decoder_block_spec(config, use_transformer_engine=True, vp_stage=virtual)
         for layer in spec.layer_specs:
             _use_router(layer, run)
         return spec
-    log.info("layers: local (Transformer Engine is not installed or not wanted)")
+    _refuse_unimplemented(config)
+    if not virtual:
+        log.info("layers: local (Transformer Engine is not installed or not wanted)")
     from megatron_ext.model.norm import Norm as OurNorm
 
     layers = get_num_layers_to_build(config, vp_stage=virtual, pp_rank=grid.groups.pp.rank())
@@ -32,12 +37,41 @@ def block_spec(run: Run, config: Any, virtual: Any, grid: Grid) -> Any:
 
 def uses_transformer_engine(run: Run) -> bool:
     """Raises ValueError when it is demanded and cannot be imported."""
-    available = importlib.util.find_spec("transformer_engine") is not None
+    available = _transformer_engine_imports()
     if run.model.implementation == Implementation.transformer_engine and not available:
         raise ValueError(
             "model.implementation=transformer_engine, but it cannot be imported here; install it, or use auto or local"
         )
     return available and run.model.implementation != Implementation.local
+
+
+@functools.lru_cache(maxsize=1)
+def _transformer_engine_imports() -> bool:
+    """Tried rather than looked up: built for another CUDA it is there and cannot be imported."""
+    try:
+        importlib.import_module("transformer_engine.pytorch")
+    except (ImportError, OSError) as error:
+        log.debug("Transformer Engine: %s", error)
+        return False
+    return True
+
+
+def _refuse_unimplemented(config: Any) -> None:
+    """Fields of Megatron's configuration that our own modules do not read; to ignore them would be another model."""
+    defaults = {
+        "window_size": None,
+        "softmax_type": "vanilla",
+        "apply_query_key_layer_scaling": False,
+        "layernorm_zero_centered_gamma": False,
+        "moe_layer_freq": 1,
+        "multi_latent_attention": False,
+    }
+    for name, default in defaults.items():
+        if getattr(config, name) != default:
+            raise ConfigError(
+                f"model.megatron.{name}={getattr(config, name)} needs Transformer Engine's layers, and these are "
+                f"local; install it, or leave the field out"
+            )
 
 
 def for_subclass(module: type, submodules: Any, **groups: Any) -> Any:

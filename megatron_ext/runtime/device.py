@@ -16,7 +16,16 @@ import torch
 from torch.utils._device import _device_constructors
 
 # Dense bf16 peak in FLOP/s by the name the driver reports (vendors' data sheets, without sparsity).
-_PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "A100": 312e12, "B200": 2250e12, "L40S": 362e12}
+_PEAK_FLOPS = {
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "H800": 989e12,
+    "A100": 312e12,
+    "B200": 2250e12,
+    "L40S": 362e12,
+}
 
 _installed = False
 
@@ -35,8 +44,8 @@ def device(local_rank: int) -> torch.device:
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise ValueError(
-            f"local rank {local_rank} but only {torch.cuda.device_count()} GPUs are visible; "
-            f"set cluster.ranks_per_node={torch.cuda.device_count()}"
+            f"local rank {local_rank} but only {torch.cuda.device_count()} GPUs are visible; start fewer ranks on this "
+            f"machine (parallel.*, cluster.ranks_per_node), or hide the GPUs to run on CPU (CUDA_VISIBLE_DEVICES=)"
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

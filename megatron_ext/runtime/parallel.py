@@ -93,9 +93,10 @@ def divide(run: Run) -> None:
         distributed_timeout_minutes=int(max(parallel.timeout_minutes, 1)),
     )
     torch.manual_seed(run.seed)
-    # Data-parallel ranks draw different dropout masks, tensor-parallel ones the same outside the split regions.
-    seed = run.seed + 1000 * parallel_state.get_data_parallel_rank(with_context_parallel=True)
-    model_parallel_cuda_manual_seed(seed)
+    # Stages and data-parallel ranks draw different dropout masks, tensor-parallel ones the same outside split regions.
+    # Strides far above the small offsets that Megatron adds for tensor and expert ranks.
+    data, stage = parallel_state.get_data_parallel_rank(True), parallel_state.get_pipeline_model_parallel_rank()
+    model_parallel_cuda_manual_seed(run.seed + 100_003 * data + 10_000_000_019 * stage)
 
 
 def stop() -> None:

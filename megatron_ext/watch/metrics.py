@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 from megatron_ext.config import megatron
+from megatron_ext.config.rundir import metrics as metrics_path
 from megatron_ext.config.rundir import write_atomically
-from megatron_ext.config.schema import Run, world_size
+from megatron_ext.config.schema import Precision, Run, world_size
 from megatron_ext.runtime import device
 from megatron_ext.step import Outcome
 
@@ -20,7 +21,7 @@ class Metrics:
     def __init__(self, run: Run, folder: Path, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.run, self.path = run, folder / "metrics.jsonl"
+        self.run, self.path = run, metrics_path(folder)
         _forget_from(self.path, first_step)
         # Line-buffered: a line is on disk as soon as it is printed.
         self.file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
@@ -42,7 +43,7 @@ class Metrics:
             "tokens_per_second": self.tokens / seconds,
             "step_seconds": seconds,
         }
-        if peak := device.peak_flops():
+        if (peak := device.peak_flops()) and self.run.train.precision == Precision.bf16:  # the peak is of bf16
             values["mfu"] = self.flops / seconds / (peak * world_size(self.run.parallel))
         self._write(step, values)
         if step % self.run.train.log_every == 0 or step == self.run.train.steps:

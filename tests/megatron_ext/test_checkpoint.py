@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 
@@ -143,24 +144,51 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_taken(tmp_path):
     }  # starts anew, loses nothing that was whole
 
 
-def test_a_full_disk_fails_the_save_and_leaves_the_last_checkpoint(tmp_path):
-    """A real full disk: checkpoints/ is a small tmpfs, filled between two saves."""
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real disk of 1.2 MB under the run's checkpoints/."""
     import subprocess
 
-    run, folder = make_run(tmp_path, "train.save_every=4", name="run")
-    saved = rundir.checkpoints(folder)
-    saved.mkdir()
+    saved = tmp_path / "run" / "checkpoints"
+    saved.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(saved)], check=True)
-    try:
-        results = train(run, folder)
-        assert exits(results) == [rundir.EXIT_FAILED]
-        assert "No space left" in results[0][1] and "checkpoint of step 8 was not written" in results[0][1]
-        assert [p.name for p in saved.iterdir() if p.is_dir()] == ["iter_0000004"]
-        assert checkpoint.damage(saved / "iter_0000004") is None
-        assert (saved / rundir.LATEST).read_text() == "4\n"
-        assert rundir.read_verdict(folder)["state"] == "failed"
-    finally:
-        subprocess.run(["umount", str(saved)], check=True)
+    yield saved
+    subprocess.run(["umount", str(saved)], check=True)
+
+
+def test_a_full_disk_fails_the_save_and_leaves_the_last_checkpoint(tmp_path, small_disk):
+    run, folder = make_run(tmp_path, "train.save_every=4", name="run")
+    results = train(run, folder)
+    assert exits(results) == [rundir.EXIT_FAILED]
+    assert "No space left" in results[0][1] and "checkpoint of step 8 was not written" in results[0][1]
+    assert [p.name for p in small_disk.iterdir() if p.is_dir()] == ["iter_0000004"]
+    assert checkpoint.damage(small_disk / "iter_0000004") is None
+    assert (small_disk / rundir.LATEST).read_text() == "4\n"
+    assert rundir.read_verdict(folder)["state"] == "failed"
+
+
+def test_a_disk_that_is_full_from_the_start_fails_all_ranks_at_once(tmp_path, small_disk):
+    """The first rank alone writes common.pt; the others must not wait for it in a collective."""
+    with contextlib.suppress(OSError), open(small_disk / "full", "wb") as file:
+        while True:
+            file.write(bytes(4096))
+            file.flush()
+    run, folder = make_run(tmp_path, "parallel.data=2", "train.steps=1", name="run")
+    results = train(run, folder, timeout=60)  # a collective would wait for half an hour
+    assert exits(results) == [rundir.EXIT_FAILED] * 2
+    assert "No space left" in results[0][1] and "another rank failed" in results[1][1]
+
+
+def test_pruning_keeps_what_was_just_written_although_damaged_ones_are_newer(tmp_path):
+    run, folder = make_run(tmp_path, "train.save_every=2", "train.keep_last=2", name="run")
+    train(run, folder)
+    saved = rundir.checkpoints(folder)
+    (saved / "iter_0000008" / "metadata.json").unlink()
+    run, folder = make_run(tmp_path, "train.keep_last=1", "train.steps=7", name="run")
+    assert set(exits(train(run, folder))) == {0}  # from 6 to 7
+    assert [p.name for p in sorted(saved.glob("iter_*"))] == ["iter_0000007"]
+    assert len(list(saved.glob("damaged_iter_0000008_*"))) == 1
+    assert checkpoint.latest(saved).name == "iter_0000007"
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

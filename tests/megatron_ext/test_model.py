@@ -121,6 +121,22 @@ def test_unknown_and_conflicting_passthrough_names_are_refused():
     assert config.attention_softmax_in_fp32 is True
 
 
+@pytest.mark.parametrize("field", ["window_size=[4,0]", "moe_layer_freq=2", "layernorm_zero_centered_gamma=true"])
+def test_fields_that_only_transformer_engine_reads_are_refused_without_it(tmp_path, field):
+    run, _ = make_run(tmp_path, *(MOE if "moe" in field else []), f"model.megatron.{field}")
+    assert "needs Transformer Engine's layers" in run_ranks(1, _build_error, run)[0]
+
+
+def _build_error(run):
+    from megatron_ext.model.build import build
+
+    try:
+        build(run, parallel.start(run))
+    except ConfigError as error:
+        return str(error)
+    return "built"
+
+
 def test_flops_of_llama3_8b_are_six_per_weight_and_attention():
     run = compose(["model=llama3_8b"])
     weights = 8.03e9 - 128256 * 4096  # the embedding is looked up, not multiplied

@@ -244,3 +244,19 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         write_atomically(path, "\ud800")
     assert path.read_text() == "old" and [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_two_runs_of_one_slurm_job_exclude_each_other_and_a_requeued_one_takes_over(tmp_path, monkeypatch):
+    """Both commands in one salloc have the same job id; only another start of the job may take over."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"from pathlib import Path; from megatron_ext.config.rundir import Lock\n"
+         f"Lock(Path({str(tmp_path)!r})).acquire(); print('held', flush=True); input()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(ValueError, match="in use"):
+        rundir.Lock(tmp_path).acquire()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    rundir.Lock(tmp_path).acquire()
+    holder.communicate("\n")

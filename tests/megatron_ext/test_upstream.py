@@ -134,6 +134,28 @@ def test_recomputing_activations_changes_no_bit_even_with_dropout(tmp_path, reco
     assert run_ranks(2, trajectory, again)[0] == run_ranks(2, trajectory, plain)[0]
 
 
+def test_every_stage_and_replica_draws_its_own_dropout(tmp_path):
+    """Tensor-parallel ranks of one stage share a mask; the generators of any other two ranks differ."""
+    run, _ = make_run(tmp_path, "parallel.pipeline=2", "parallel.data=2", "parallel.tensor=2")
+    drawn = run_ranks(8, _first_draws, run)
+    places = {}
+    for place, plain, _ in drawn:
+        places.setdefault(place, set()).add(plain)
+    assert len(places) == 4 and all(len(values) == 1 for values in places.values())
+    assert len(set.union(*places.values())) == 4
+    assert len({split for _, _, split in drawn}) == 8
+
+
+def _first_draws(run):
+    from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
+
+    grid = parallel.start(run)
+    plain = torch.rand(1).item()
+    with get_cuda_rng_tracker().fork():
+        split = torch.rand(1).item()
+    return (grid.groups.pp.rank(), grid.groups.dp.rank()), plain, split
+
+
 # --- optimizer state ---------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ Shapes: S sequence on this rank, B batch, H query heads, G key/value groups, D h
 
 from __future__ import annotations
 
+import functools
 import math
 from contextlib import nullcontext
 from typing import Any, Optional
@@ -56,7 +57,8 @@ class CausalAttention(MegatronModule):
             raise NotImplementedError("CausalAttention takes no mask, bias or packed sequences")
         mask = None
         if self.context_group.size() > 1:
-            mask = _zigzag_causal_mask(query_SBHD.shape[0], self.context_group, query_SBHD.device)
+            place = self.context_group.rank(), self.context_group.size()
+            mask = _zigzag_causal_mask(query_SBHD.shape[0], *place, query_SBHD.device)
             key_SBGD, value_SBGD = (_GatherSequence.apply(x, self.context_group) for x in (key_SBGD, value_SBGD))
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query_SBHD, key_SBGD, value_SBGD))
         dropout = self.dropout if self.training else 0.0
@@ -81,11 +83,11 @@ def zigzag_positions(length: int, rank: int, ranks: int) -> torch.Tensor:
     return torch.cat([torch.arange(chunk * half, (chunk + 1) * half) for chunk in chunks])
 
 
-def _zigzag_causal_mask(length: int, group: Any, device: torch.device) -> torch.Tensor:
+@functools.lru_cache(maxsize=4)  # the same in every layer and microbatch
+def _zigzag_causal_mask(length: int, rank: int, ranks: int, device: torch.device) -> torch.Tensor:
     """[S, K], true where this rank's query may see the key; keys in the order of an all-gather."""
-    ranks = group.size()
-    keys = torch.cat([zigzag_positions(length, rank, ranks) for rank in range(ranks)])
-    return (zigzag_positions(length, group.rank(), ranks)[:, None] >= keys[None]).to(device)
+    keys = torch.cat([zigzag_positions(length, other, ranks) for other in range(ranks)])
+    return (zigzag_positions(length, rank, ranks)[:, None] >= keys[None]).to(device)
 
 
 class _GatherSequence(torch.autograd.Function):
