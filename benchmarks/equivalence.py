@@ -151,7 +151,7 @@ def write_shard(prefix: Path, vocab_size: int, documents: int = 300) -> None:
     prefix.parent.mkdir(parents=True, exist_ok=True)
     tokens.tofile(f"{prefix}.bin")
     Path(f"{prefix}.idx").write_bytes(header + lengths.tobytes() + pointers.tobytes() + boundaries.tobytes())
-    Path(f"{prefix}.json").write_text(json.dumps({"vocab_size": vocab_size, "tokenizer_sha256": "synthetic"}))
+    Path(f"{prefix}.json").write_text(json.dumps({"tokenizer": {"vocab_size": vocab_size, "sha256": "synthetic"}}))
 
 
 def main() -> int:

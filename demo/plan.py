@@ -54,10 +54,11 @@ def carry_out(plan: Plan, journal: Journal) -> None:
 
 def preprocess(plan: Plan, journal: Journal) -> None:
     entry = journal.run("preprocess", "Train a tokenizer, turn the text into tokens", ["llm-preprocess", *plan.data])
-    sidecar = json.loads(Path(f"{plan.run.data.source.output}.json").read_text())
-    names = ("documents", "tokens", "text_bytes", "vocab_size", "unknown_tokens")
-    text = f"{sidecar['documents']:,} documents, {sidecar['tokens']:,} tokens of {sidecar['vocab_size']:,} kinds"
-    journal.tell(entry, text, {name: sidecar[name] for name in names})
+    manifest = json.loads(Path(f"{plan.run.data.source.output}.json").read_text())
+    names = ("documents", "tokens", "text_bytes", "unknown_tokens")
+    kinds = manifest["tokenizer"]["vocab_size"]
+    text = f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens of {kinds:,} kinds"
+    journal.tell(entry, text, {**{name: manifest[name] for name in names}, "vocab_size": kinds})
 
 
 def train_and_stop(plan: Plan, journal: Journal) -> None:

@@ -1,4 +1,4 @@
-"""llm-preprocess: raw text to a tokenised Megatron shard with a table of its documents."""
+"""llm-preprocess: raw text to tokenised Megatron shards with a table of their documents, here or on Slurm."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from tqdm import tqdm
 
 from megatron_ext.config import load
 from megatron_ext.config.rundir import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
-from megatron_ext.config.schema import Run
+from megatron_ext.config.schema import ClusterKind, Run
+from preprocess import report
+from preprocess.manifest import Manifest
 from preprocess.prepare import prepare
-from preprocess.shards import Sidecar
+from preprocess.steps import STEPS
 
 _EXAMPLE = """examples:
   llm-preprocess data=demo
-  llm-preprocess data=demo data.source.inputs='[text/*.jsonl.zst]' data.source.output=runs/data/mine/part0
-  python -m preprocess.verify runs/data/demo/python_docs
+  llm-preprocess data=clean data.source.inputs='[crawl/*.warc.gz]' data.source.output=runs/data/crawl/clean
+  llm-preprocess data=clean cluster=slurm cluster.threads_per_rank=16 data.source.tasks=64
+  python -m preprocess.show runs/data/demo/python_docs --sample 3
 
-Writes <output>.bin and .idx (Megatron's format), .parquet (a row a document: where it came from, where its tokens are)
-and, last, .json (what was read, kept and dropped, and by which tokenizer). A shard without .json is not complete.
-Exit codes: 0 done, 1 failed, 2 wrong input. The same command again replaces the shard.
+Writes <output>.bin and .idx (Megatron's format), .parquet (a row a document: where it came from, where its tokens are),
+.report.json and .card.html (what is in it) and .json (what was read, kept and dropped, by which settings and
+tokenizer); a shard without .json is not complete. Killed, the same command goes on; finished, it has nothing to do
+until input, settings or code change. Exit codes: 0 done, 1 failed, 2 wrong input.
 """
 
 
@@ -32,32 +36,50 @@ def main(arguments: Optional[List[str]] = None) -> int:
     options = _parser().parse_intermixed_args(arguments)
     before = signal.signal(signal.SIGTERM, _stop)
     try:
-        data = load.compose(options.overrides).data
-        with _Progress() as progress:
-            sidecar = prepare(data, progress)
-        said = sys.stderr if options.json else sys.stdout
-        print(_summary(sidecar, data.source.output, progress.seconds), file=said)
-        if options.json:
-            print(sidecar.to_json(), end="")
-        return EXIT_DONE
+        return _prepare(options)
     except ValueError as error:
         print(f"llm-preprocess: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except (OSError, MemoryError, KeyboardInterrupt) as error:
         reason = str(error) or type(error).__name__
-        print(f"llm-preprocess: {reason}; no shard was written", file=sys.stderr)
+        print(f"llm-preprocess: {reason}; the same command goes on from what is finished", file=sys.stderr)
         return EXIT_FAILED
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
+def _prepare(options: argparse.Namespace) -> int:
+    overrides = list(options.overrides)
+    if options.max_bad_records is not None:
+        overrides.append(f"data.source.max_bad_records={options.max_bad_records}")
+    run = load.compose(overrides)
+    started = time.perf_counter()
+    if run.cluster.kind == ClusterKind.slurm:
+        from preprocess import cluster
+
+        found = cluster.prepare(run, lambda line: print(line, file=sys.stderr, flush=True), options.detach)
+        if found is None:
+            return EXIT_DONE
+        manifest = found
+    else:
+        with _Progress() as progress:
+            manifest = prepare(run.data, progress, options.force)
+    if not options.no_report:
+        report.write(run.data.source.output)
+    said = sys.stderr if options.json else sys.stdout
+    print(_summary(manifest, run.data.source.output, time.perf_counter() - started), file=said)
+    if options.json:
+        print(manifest.to_json(), end="")
+    return EXIT_DONE
+
+
 class _Progress:
-    """A bar on a terminal, nothing in a log file; and the time since the first document was looked at."""
+    """A bar on a terminal, nothing in a log file."""
 
     def __init__(self) -> None:
         hidden = not sys.stderr.isatty()
-        self._bar = tqdm(desc="reading", unit="B", unit_scale=True, disable=hidden, leave=False)
-        self._started: Optional[float] = None
+        self._bar = tqdm(unit="B", unit_scale=True, disable=hidden, leave=False)
+        self._what = ""
 
     def __enter__(self) -> _Progress:
         return self
@@ -67,28 +89,33 @@ class _Progress:
     ) -> None:
         self._bar.close()
 
-    def __call__(self, consumed: int, total: int, tokens: int) -> None:
-        if self._started is None:  # called once before any work: training a tokenizer does not count as tokenising
-            self._started = time.perf_counter()
-        self._bar.total = total
-        self._bar.set_postfix_str(f"{tokens:,} tokens", refresh=False)
-        self._bar.update(consumed - self._bar.n)
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._started if self._started is not None else 0.0
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self._what != what:
+            self._what = what
+            self._bar.reset(total)
+            self._bar.set_description(what)
+        self._bar.update(done - self._bar.n)
 
 
-def _summary(sidecar: Sidecar, prefix: str, seconds: float) -> str:
+def _summary(manifest: Manifest, prefix: str, seconds: float) -> str:
     lines = [
-        f"{prefix}: {sidecar.documents:,} documents, {sidecar.tokens:,} tokens of {sidecar.vocab_size:,} ids, "
-        f"{sidecar.text_bytes / 1e6:,.1f} MB of text in {seconds:.1f} s "
-        f"({sidecar.tokens / seconds:,.0f} tokens/s, {sidecar.text_bytes / 1e6 / seconds:.1f} MB/s)"
+        f"{prefix}: {manifest.documents:,} documents, {manifest.tokens:,} tokens of "
+        f"{manifest.tokenizer.vocab_size:,} ids, {manifest.text_bytes / 1e6:,.1f} MB of text in {seconds:.1f} s "
+        f"({manifest.tokens / seconds:,.0f} tokens/s, {manifest.text_bytes / 1e6 / seconds:.1f} MB/s)",
+        f"tokenizer: {manifest.tokenizer.how}",
     ]
-    lines += [f"dropped {number:,} of {sidecar.read:,} records: {why}" for why, number in sidecar.dropped.items()]
-    if sidecar.unknown_tokens:
-        lines.append(f"{sidecar.unknown_tokens:,} tokens are <unk>: text that the shard does not hold")
-    return "\n".join(lines)
+    for step in manifest.steps:
+        lines += [f"{step.name}: changed {number:,} ({what})" for what, number in step.changed.items()]
+        lines += [
+            f"{step.name}: dropped {number:,} of {manifest.read:,} ({why})" for why, number in step.dropped.items()
+        ]
+    if manifest.created:
+        lines.append(f"{manifest.created:,} documents were made from others")
+    if manifest.unreadable:
+        lines.append(f"{manifest.unreadable:,} records could not be read, the first: {manifest.unreadable_places[0]}")
+    if manifest.unknown_tokens:
+        lines.append(f"{manifest.unknown_tokens:,} tokens are <unk>: text that the shard does not hold")
+    return "\n".join([*lines, f"what is in it: {prefix}.card.html"])
 
 
 def _stop(number: int, frame: Optional[FrameType]) -> None:
@@ -100,11 +127,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="llm-preprocess",
         description=__doc__,
-        epilog=f"{_EXAMPLE}\nFields (types and defaults: llm-launch --help):\n  " + "\n  ".join(fields),
+        epilog=f"{_EXAMPLE}\nSteps for data.source.steps: {', '.join(STEPS)}\n\nFields (types and defaults: "
+        "llm-launch --help):\n  " + "\n  ".join(fields),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="data=choice or data.field=value")
-    parser.add_argument("--json", action="store_true", help="print the sidecar on stdout, the summary on stderr")
+    parser.add_argument("--max-bad-records", type=int, metavar="N", help="drop up to N records that cannot be read")
+    parser.add_argument("--force", action="store_true", help="make it again, although nothing has changed")
+    parser.add_argument("--no-report", action="store_true", help="make no dataset card now")
+    parser.add_argument("--detach", action="store_true", help="on Slurm: submit and return, do not wait for the end")
+    parser.add_argument("--json", action="store_true", help="print the manifest on stdout, the summary on stderr")
     return parser
 
 

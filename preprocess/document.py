@@ -8,7 +8,11 @@ from typing import Any, Dict
 
 @dataclass(frozen=True)
 class Document:
-    """A text with what is known about it. `file` and `line` (from 1) say where it was read, whatever happens later."""
+    """A text with what is known about it. `file` and `line` (from 1) say where it was read, whatever happens later.
+
+    Steps add to `metadata` by making a new dictionary. Names with a meaning: "scores" {name: number}, "language",
+    "licence", "source", "url", "time", "parent" (the id of the document that this one was made from).
+    """
 
     text: str
     id: str
@@ -19,6 +23,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A record that does not reach the shard; reasons are counted in the shard's sidecar."""
+    """A record that does not reach the shard. `reason` is counted, so it is one of few; `detail` may say more."""
 
     reason: str
+    detail: str = ""

@@ -1,145 +1,128 @@
-"""Batches of records -> tokens and table rows, in worker processes, in order.
-
-Each batch is a pure function of its records, and results are taken in the order of the batches: the shard is the same
-for any number of workers. Only a few batches a worker are on their way at a time, so memory does not grow with input.
-"""
+"""Documents -> tokens, in the shard's dtype, with a row of the table for each."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
-from collections import deque
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from typing import Deque, Iterator, List, Optional, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import numpy as np
+import pyarrow as pa
 
-from megatron_ext.config.schema import TokenizerKind
-from preprocess import metadata, pipeline, readers
+from megatron_ext.config import schema
+from preprocess import metadata, sentences
+from preprocess.document import Document, Dropped
+from preprocess.pipeline import Tally
+from preprocess.shards import checked
 from preprocess.tokenizer import open_tokenizer
-
-_AHEAD = 2  # batches given to each worker beyond the one awaited
+from preprocess.tokenizer.frame import frame
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a worker needs, as plain data. `eod`: the id to end each document with, or None."""
+    """How texts become tokens, as plain data. bos and eod: the ids around each document, or None.
 
-    kind: TokenizerKind
-    tokenizer_path: str
-    tokenizer: bytes
+    sample: texts of the inputs on which a fast tokenizer is compared with the exact one.
+    """
+
+    tokenizer: schema.Tokenizer
+    blob: bytes
+    sample: Tuple[str, ...]
+    bos: Optional[int]
     eod: Optional[int]
-    keys: readers.Keys
-    steps: List[pipeline.Step]
+    split_sentences: bool
+    label: Optional[schema.Label]  # of chat data
+    template: str
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Of one batch: ids [sum of lengths], lengths and rows one a kept document."""
+    """ids [sum of lengths], lengths [sequences], sequences [documents]; chat data also has mask [ids]: 1 where the
+    token is to be learned, and packs: how many documents each pack holds."""
 
     ids: np.ndarray
     lengths: np.ndarray
-    rows: List[metadata.Row]
-    counts: pipeline.Counts
+    sequences: np.ndarray
+    rows: pa.RecordBatch
+    text_bytes: int
+    unknown_tokens: int
+    mask: Optional[np.ndarray] = None
+    packs: Optional[np.ndarray] = None
 
 
 class Encoder:
+    """Opened once in each worker."""
+
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._tokenizer = open_tokenizer(recipe.kind, recipe.tokenizer, recipe.tokenizer_path)
+        self.tokenizer = open_tokenizer(recipe.tokenizer, recipe.blob, recipe.sample)
+        self._labelling = None
+        if recipe.label is not None:
+            from preprocess.label.encode import Labelling
 
-    def __call__(self, records: List[readers.Record]) -> Encoded:
-        """Raises ValueError, naming file and line, for a record that cannot be read."""
-        counts = pipeline.Counts(read=len(records))
-        parsed = (readers.parse(record, self._recipe.keys) for record in records)
-        documents = list(pipeline.run(self._recipe.steps, parsed, counts.dropped))
-        parts, rows = [], []
-        for document, tokens in zip(documents, self._tokenizer.encode([document.text for document in documents])):
-            if not tokens:  # the tokenizer's own normalisation left nothing
-                counts.dropped["no tokens"] += 1
-                continue
-            counts.unknown_tokens += tokens.count(self._tokenizer.unknown) if self._tokenizer.unknown is not None else 0
-            counts.text_bytes += len(document.text.encode("utf-8"))
-            parts.append(tokens if self._recipe.eod is None else [*tokens, self._recipe.eod])
-            rows.append(metadata.row(document))
-        counts.kept = len(rows)
-        ids = np.concatenate([np.zeros(0, np.int32), *(np.asarray(part, np.int32) for part in parts)])
-        return Encoded(ids, np.asarray([len(part) for part in parts], np.int64), rows, counts)
+            self._labelling = Labelling(recipe.label, recipe.blob, recipe.template)
 
+    def __call__(self, documents: List[Document], tally: Tally) -> Encoded:
+        """What the tokenizer leaves nothing of is dropped, in `tally`."""
+        if self._labelling is not None:
+            return self._labelled(documents, tally)
+        texts, sequences = self._texts(documents)
+        ids, lengths = self.tokenizer.encode(texts)
+        return self._whole(documents, ids, lengths, sequences, tally)
 
-def encode(recipe: Recipe, batches: Iterator[readers.Batch], workers: int) -> Iterator[Tuple[Encoded, int]]:
-    """Yields each batch encoded, and the bytes of input consumed with it.
+    def _texts(self, documents: Sequence[Document]) -> Tuple[List[str], np.ndarray]:
+        """-> texts to tokenise, how many of each document."""
+        if not self._recipe.split_sentences:
+            return [document.text for document in documents], np.ones(len(documents), np.int32)
+        split = [sentences.split(document.text) for document in documents]
+        return [text for texts in split for text in texts], np.asarray([len(texts) for texts in split], np.int32)
 
-    Raises ValueError for bad input and ChildProcessError when a worker dies.
-    """
-    if workers == 1:
-        encoder = Encoder(recipe)
-        for batch in batches:
-            yield encoder(batch.records), batch.consumed
-        return
-    # spawn: a fork would copy whatever locks the threads of pyarrow and of the caller hold at that moment
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start, (recipe,))
-    try:
-        yield from _in_order(pool, batches, workers * _AHEAD)
-    except BrokenProcessPool:
-        raise ChildProcessError(
-            "a worker process died (killed from outside, or out of memory: see dmesg); "
-            "a smaller data.source.workers needs less memory"
-        ) from None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    def _whole(
+        self, documents: List[Document], ids: np.ndarray, lengths: np.ndarray, sequences: np.ndarray, tally: Tally
+    ) -> Encoded:
+        owners = np.repeat(np.arange(len(documents)), sequences)
+        owners, lengths = owners[lengths > 0], lengths[lengths > 0]
+        sequences = np.bincount(owners, minlength=len(documents)).astype(np.int32)
+        for place in np.flatnonzero(sequences == 0):
+            tally.drop(documents[place], Dropped("no tokens"))  # the tokenizer's own normalisation left nothing
+        kept = [document for document, number in zip(documents, sequences) if number]
+        sequences = sequences[sequences > 0]
+        unknown = self.tokenizer.unknown
+        unknown_tokens = int((ids == unknown).sum()) if unknown is not None else 0
+        ids, lengths = self._framed(ids, lengths, sequences)
+        return Encoded(
+            checked(ids, lengths, self.tokenizer.vocab_size),
+            lengths.astype(np.int32),
+            sequences,
+            metadata.describe(kept),
+            sum(len(document.text.encode("utf-8")) for document in kept),
+            unknown_tokens,
+        )
 
+    def _framed(self, ids: np.ndarray, lengths: np.ndarray, sequences: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+        """BOS before and EOD after each document; in the first and the last of its sequences."""
+        if not self._recipe.split_sentences:
+            return frame(ids, lengths, self._recipe.bos, self._recipe.eod)
+        ends = np.cumsum(sequences)
+        starts = ends - sequences
+        owners = np.repeat(np.arange(len(sequences)), sequences)
+        totals = np.bincount(owners, weights=lengths, minlength=len(sequences)).astype(np.int64)
+        ids, _ = frame(ids, totals, self._recipe.bos, self._recipe.eod)
+        lengths = lengths.copy()
+        lengths[starts] += self._recipe.bos is not None
+        lengths[ends - 1] += self._recipe.eod is not None
+        return ids, lengths
 
-def default_workers() -> int:
-    """The cores this process may use: under Slurm those of the job."""
-    return len(os.sched_getaffinity(0))
-
-
-def _in_order(pool: ProcessPoolExecutor, batches: Iterator[readers.Batch], ahead: int) -> Iterator[Tuple[Encoded, int]]:
-    waiting: Deque[Tuple[Future[Encoded], int]] = deque()
-    for batch in batches:
-        with _ctrl_c_held():
-            waiting.append((pool.submit(_work, batch.records), batch.consumed))
-        if len(waiting) > ahead:
-            future, consumed = waiting.popleft()
-            yield future.result(), consumed
-    for future, consumed in waiting:
-        yield future.result(), consumed
-
-
-@contextmanager
-def _ctrl_c_held() -> Iterator[None]:
-    """A worker started in here never sees Ctrl-C, which reaches the whole process group: its parent ends the pool."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_encoder: Optional[Encoder] = None  # of this worker process
-
-
-def _start(recipe: Recipe) -> None:
-    global _encoder
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    _encoder = Encoder(recipe)
-
-
-def _die_with_parent() -> None:
-    """A pool's workers wait for work for ever when their parent is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
-
-
-def _work(records: List[readers.Record]) -> Encoded:
-    assert _encoder is not None
-    return _encoder(records)
+    def _labelled(self, documents: List[Document], tally: Tally) -> Encoded:
+        assert self._labelling is not None
+        kept, ids, lengths, mask, packs = self._labelling(documents, tally)
+        unknown = self.tokenizer.unknown
+        return Encoded(
+            checked(ids, lengths, self.tokenizer.vocab_size),
+            lengths.astype(np.int32),
+            np.ones(len(lengths), np.int32),
+            metadata.describe(kept),
+            sum(len(document.text.encode("utf-8")) for document in kept),
+            int((ids == unknown).sum()) if unknown is not None else 0,
+            mask,
+            packs,
+        )

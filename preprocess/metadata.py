@@ -6,7 +6,6 @@ Fields that most corpora have, whatever they call them, get a column each; all o
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Dict, List, Optional, Tuple, Type
@@ -16,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preprocess.document import Document
-
-Row = Tuple[Any, ...]
+from preprocess.store import to_json
 
 _NAMES = {  # column: fields it is taken from, the first that a record has
     "source": ("source",),
@@ -25,22 +23,25 @@ _NAMES = {  # column: fields it is taken from, the first that a record has
     "url": ("url",),
     "time": ("time", "timestamp", "date"),
     "language": ("language", "lang"),
+    "parent": ("parent",),
 }
-_DESCRIPTION = [("id", pa.string()), *((name, pa.string()) for name in _NAMES)]
-_ORIGIN = [("file", pa.string()), ("line", pa.int64()), ("text_hash", pa.string()), ("metadata", pa.string())]
-_PLACE = [("document", pa.int64()), ("token_start", pa.int64()), ("token_count", pa.int64())]
-SCHEMA = pa.schema(_PLACE + _DESCRIPTION + _ORIGIN)
+_TEXTS = ["id", *_NAMES, "scores", "file", "text_hash", "metadata"]
+DESCRIPTION = pa.schema([*((name, pa.string()) for name in _TEXTS), ("line", pa.int64())])
+SCHEMA = pa.schema(
+    [("document", pa.int64()), ("token_start", pa.int64()), ("token_count", pa.int64())]
+    + [DESCRIPTION.field(name) for name in ("id", *_NAMES, "scores", "file", "line", "text_hash", "metadata")]
+)
 
 _GROUP_ROWS = 16384  # rows of a Parquet row group: held in memory until it is full
-_GROUP_BYTES = 16 << 20  # or this much text in them
+_GROUP_BYTES = 16 << 20  # or this much of them
 
 
-def row(document: Document) -> Row:
-    """The columns from `id` on."""
-    rest = dict(document.metadata)
-    described = [_take(rest, names) for names in _NAMES.values()]
-    metadata = json.dumps(rest, ensure_ascii=False) if rest else None
-    return (document.id, *described, document.file, document.line, text_hash(document.text), metadata)
+def describe(documents: List[Document]) -> pa.RecordBatch:
+    """A row of DESCRIPTION for each document."""
+    rows = [_row(document) for document in documents]
+    columns = [list(column) for column in zip(*rows)] or [[] for _ in DESCRIPTION]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, DESCRIPTION)]
+    return pa.RecordBatch.from_arrays(arrays, schema=DESCRIPTION)
 
 
 def text_hash(text: str) -> str:
@@ -48,26 +49,48 @@ def text_hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
 
 
+def _row(document: Document) -> Tuple[Any, ...]:
+    rest = dict(document.metadata)
+    named = [_take(rest, names) for names in _NAMES.values()]
+    scores = to_json(rest.pop("scores", None))
+    return (document.id, *named, scores, document.file, text_hash(document.text), to_json(rest), document.line)
+
+
+def _take(fields: Dict[str, Any], names: Tuple[str, ...]) -> Optional[str]:
+    """The value of the first field that is there, removed from `fields`, as text."""
+    for name in names:
+        if fields.get(name) is not None:
+            value = fields.pop(name)
+            return value if isinstance(value, str) else to_json(value)
+    return None
+
+
 class TableWriter:
     """Writes one row a document, in order. Memory: one row group."""
 
     def __init__(self, path: Path) -> None:
         self._file = pq.ParquetWriter(path, SCHEMA, compression="zstd")
-        self._rows: List[Row] = []
-        self._size = self._documents = self._tokens = 0
+        self._waiting: List[pa.RecordBatch] = []
+        self._rows = self._size = self._documents = self._tokens = 0
 
     def __enter__(self) -> TableWriter:
         return self
 
-    def add(self, rows: List[Row], lengths: np.ndarray) -> None:
-        """rows of consecutive documents as `row` makes them, and the number of tokens of each."""
-        assert len(rows) == len(lengths), f"{len(rows)} rows for {len(lengths)} documents"
-        for described, length in zip(rows, lengths.tolist()):
-            self._rows.append((self._documents, self._tokens, length, *described))
-            self._size += sum(len(value) for value in described if isinstance(value, str))
-            self._documents, self._tokens = self._documents + 1, self._tokens + length
-            if len(self._rows) >= _GROUP_ROWS or self._size >= _GROUP_BYTES:
-                self._flush()
+    def add(self, described: pa.RecordBatch, lengths: np.ndarray, lines_before: int) -> None:
+        """Rows of consecutive documents, the number of tokens of each; lines of the file before `line` counts."""
+        assert len(described) == len(lengths), f"{len(described)} rows for {len(lengths)} documents"
+        ends = np.cumsum(lengths, dtype=np.int64) + self._tokens
+        columns = {name: described.column(name) for name in DESCRIPTION.names}
+        columns["line"] = pa.array(np.asarray(columns["line"]) + lines_before, pa.int64())
+        columns["document"] = pa.array(np.arange(len(lengths), dtype=np.int64) + self._documents)
+        columns["token_start"] = pa.array(ends - lengths)
+        columns["token_count"] = pa.array(lengths.astype(np.int64))
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+        self._waiting.append(batch)
+        self._rows, self._size = self._rows + len(batch), self._size + batch.nbytes
+        self._documents, self._tokens = self._documents + len(batch), int(ends[-1]) if len(ends) else self._tokens
+        if self._rows >= _GROUP_ROWS or self._size >= _GROUP_BYTES:
+            self._flush()
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
@@ -78,15 +101,5 @@ class TableWriter:
 
     def _flush(self) -> None:
         if self._rows:
-            columns = [pa.array(values, field.type) for values, field in zip(zip(*self._rows), SCHEMA)]
-            self._file.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
-            self._rows, self._size = [], 0
-
-
-def _take(fields: Dict[str, Any], names: Tuple[str, ...]) -> Any:
-    """The value of the first field that is there, removed from `fields`, as text."""
-    for name in names:
-        if fields.get(name) is not None:
-            value = fields.pop(name)
-            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return None
+            self._file.write_table(pa.Table.from_batches(self._waiting), row_group_size=_GROUP_ROWS)
+            self._waiting, self._rows, self._size = [], 0, 0

@@ -3,109 +3,84 @@
 .bin   the tokens of all documents end to end, uint16 below 65500 ids, else int32
 .idx   little-endian: magic `MMIDIDX` and two zeros, version u64 = 1, dtype code u8, number of sequences u64, number of
        document boundaries u64, then int32 lengths, int64 byte offsets, int64 first sequence of each document, the end
-.json  the sidecar: what the shard holds and was made of. A shard without it is not complete
+
+A document is one sequence, or several (its sentences).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import hashlib
 import struct
 from array import array
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Dict, Optional, Type
 
 import numpy as np
 
-SUFFIXES = (".bin", ".idx", ".parquet", ".json")  # in the order they appear in; see staging.publish
-FORMAT_VERSION = 1
+SUFFIXES = (".bin", ".idx", ".parquet", ".json")  # what every shard has, in the order they appear in
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = struct.Struct("<9sQBQQ")
 _CODES: Dict[Any, int] = {np.dtype(np.int32): 4, np.dtype(np.uint16): 8}
 _UINT16_BELOW = 65500  # ids; Megatron's boundary, which leaves it some room for padding
-_LONGEST = 2**31 - 1  # tokens of a document: lengths are int32
-_PART = 1 << 18  # documents whose offsets are held in memory at a time
-
-
-@dataclass(frozen=True)
-class InputFile:
-    path: str
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Sidecar:
-    """<prefix>.json. Each record read was kept or dropped (by reason)."""
-
-    format_version: int
-    tokenizer_kind: str
-    tokenizer_sha256: str
-    vocab_size: int  # greatest id that can occur, plus one
-    append_eod: bool
-    eod_id: Optional[int]  # None: the tokenizer has none
-    dtype: str
-    documents: int
-    tokens: int
-    text_bytes: int  # UTF-8, of the kept documents
-    unknown_tokens: int  # of all tokens: the tokenizer's <unk>, text that the shard does not hold
-    read: int
-    kept: int
-    dropped: Dict[str, int]
-    inputs: List[InputFile]
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
-
-
-def read_sidecar(prefix: str) -> Sidecar:
-    """Raises ValueError when there is none (the shard is not complete), or when it is of another version or damaged."""
-    path = Path(f"{prefix}.json")
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist, so shard {prefix} is not complete; make it with llm-preprocess")
-    try:
-        facts: Dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if facts["format_version"] != FORMAT_VERSION:
-            raise ValueError(f"{path} has format {facts['format_version']}, this program reads {FORMAT_VERSION}")
-        return Sidecar(**{**facts, "inputs": [InputFile(**file) for file in facts["inputs"]]})
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); make the shard again with llm-preprocess") from error
+_LONGEST = 2**31 - 1  # tokens of a sequence: lengths are int32
+_PART = 1 << 18  # sequences whose offsets are held in memory at a time
 
 
 def dtype_for(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size < _UINT16_BELOW else np.int32)
 
 
-class ShardWriter:
-    """Writes <stem>.bin as documents come, and <stem>.idx on leaving the `with` block. Memory: 4 bytes a document."""
+def checked(ids: np.ndarray, lengths: np.ndarray, vocab_size: int) -> np.ndarray:
+    """ids in the shard's dtype. Raises ValueError for an id outside the vocabulary or a sequence that is too long."""
+    if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
+        raise ValueError(
+            f"token id {ids.max() if ids.min() >= 0 else ids.min()} is outside the tokenizer's {vocab_size} "
+            f"ids; its file contradicts itself, use another one"
+        )
+    if len(lengths) and lengths.max() > _LONGEST:
+        raise ValueError(f"a document has {lengths.max()} tokens, Megatron's index holds {_LONGEST}; split it")
+    return np.ascontiguousarray(ids, dtype=dtype_for(vocab_size))
 
-    def __init__(self, stem: Path, vocab_size: int) -> None:
-        self.dtype, self.tokens = dtype_for(vocab_size), 0
-        self._vocab_size, self._stem = vocab_size, stem
-        self._lengths = array("i")
+
+class ShardWriter:
+    """Writes <stem>.bin as documents come, and <stem>.idx on leaving the `with` block.
+
+    Memory: 4 bytes a sequence, and 8 a document from the first on that has not just one. `digest`: of both files.
+    """
+
+    def __init__(self, stem: Path, dtype: np.dtype) -> None:
+        self.dtype, self.tokens, self.documents = dtype, 0, 0
+        self.digest = hashlib.sha256()
+        self._stem = stem
+        self._lengths, self._boundaries = array("i"), array("q")  # boundaries: ends of documents, when they are several
         self._bin = open(f"{stem}.bin", "wb")  # noqa: SIM115 - closed on leaving the block
 
     def __enter__(self) -> ShardWriter:
         return self
 
-    def add(self, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """ids [sum of lengths] of consecutive documents. Raises ValueError for an id outside the vocabulary."""
-        assert len(ids) == lengths.sum(), f"{len(ids)} tokens for lengths that sum to {lengths.sum()}"
-        if len(ids) and (ids.min() < 0 or ids.max() >= self._vocab_size):
-            raise ValueError(
-                f"token id {ids.max() if ids.min() >= 0 else ids.min()} is outside the tokenizer's {self._vocab_size} "
-                f"ids; its file contradicts itself, use another one"
-            )
-        if len(lengths) and lengths.max() > _LONGEST:
-            raise ValueError(f"a document has {lengths.max()} tokens, Megatron's index holds {_LONGEST}; split it")
-        self._bin.write(np.ascontiguousarray(ids, dtype=self.dtype).data)
+    def add(self, ids: np.ndarray, lengths: np.ndarray, sequences: Optional[np.ndarray] = None) -> None:
+        """ids [sum of lengths] in the shard's dtype; lengths of consecutive sequences; how many each document has."""
+        assert len(ids) == lengths.sum(dtype=np.int64), f"{len(ids)} tokens for lengths that sum to {lengths.sum()}"
+        assert ids.dtype == self.dtype, f"{ids.dtype} in a shard of {self.dtype}"
+        assert sequences is None or sequences.sum() == len(lengths), "sequences of documents do not add up"
+        data = np.ascontiguousarray(ids).data
+        self._bin.write(data)
+        self.digest.update(data)
+        if sequences is not None and (len(self._boundaries) or (sequences != 1).any()):
+            if not self._boundaries:
+                self._boundaries.frombytes(np.arange(1, self.documents + 1, dtype=np.int64).tobytes())
+            self._boundaries.frombytes((np.cumsum(sequences, dtype=np.int64) + len(self._lengths)).tobytes())
+        elif self._boundaries:
+            ends = np.arange(1, len(lengths) + 1, dtype=np.int64) + len(self._lengths)
+            self._boundaries.frombytes(ends.tobytes())
         self._lengths.frombytes(np.ascontiguousarray(lengths, dtype=np.int32).tobytes())
+        self.documents += len(lengths) if sequences is None else len(sequences)
         self.tokens += len(ids)
 
     @property
-    def documents(self) -> int:
+    def sequences(self) -> int:
         return len(self._lengths)
 
     def __exit__(
@@ -118,20 +93,29 @@ class ShardWriter:
     def _write_index(self) -> None:
         lengths, count = np.frombuffer(self._lengths, dtype=np.int32), len(self._lengths)
         with open(f"{self._stem}.idx", "wb") as file:
-            file.write(_HEADER.pack(_MAGIC, 1, _CODES[self.dtype], count, count + 1))
-            file.write(lengths.data)
+
+            def write(data: Any) -> None:
+                file.write(data)
+                self.digest.update(data)
+
+            write(_HEADER.pack(_MAGIC, 1, _CODES[self.dtype], count, self.documents + 1))
+            write(lengths.data)
             offset = 0
             for start in range(0, count, _PART):
                 part = lengths[start : start + _PART].astype(np.int64) * self.dtype.itemsize
                 ends = np.cumsum(part) + offset
-                file.write((ends - part).data)
+                write((ends - part).data)
                 offset = int(ends[-1])
+            if self._boundaries:
+                write(np.zeros(1, np.int64).data)
+                write(np.frombuffer(self._boundaries, dtype=np.int64).data)
+                return
             for start in range(0, count + 1, _PART):
-                file.write(np.arange(start, min(start + _PART, count + 1), dtype=np.int64).data)
+                write(np.arange(start, min(start + _PART, count + 1), dtype=np.int64).data)
 
 
 class Shard:
-    """A memory-mapped shard of one sequence a document; document i has lengths[i] tokens from starts[i] on."""
+    """A memory-mapped shard: document i is sequences boundaries[i] to boundaries[i + 1]."""
 
     def __init__(self, prefix: str) -> None:
         """Raises ValueError when a file is missing, foreign, or not of the size it says."""
@@ -145,15 +129,14 @@ class Shard:
             raise ValueError(f"{index} is not a Megatron index")
         _, version, code, count, boundaries = _HEADER.unpack(head)
         dtypes = {code: dtype for dtype, code in _CODES.items()}
-        if version != 1 or code not in dtypes or boundaries != count + 1:
+        if version != 1 or code not in dtypes:
             raise ValueError(
-                f"{index}: version {version}, dtype code {code}, {count} sequences and {boundaries} boundaries; this "
-                f"program reads version 1, codes {sorted(dtypes)} and one sequence a document"
+                f"{index}: version {version}, dtype code {code}; this program reads version 1, codes {sorted(dtypes)}"
             )
         _check_size(index, _HEADER.size + 12 * count + 8 * boundaries)
         self.dtype = dtypes[code]
-        if count == 0 or binary.stat().st_size == 0:
-            raise ValueError(f"shard {prefix} holds {count} documents and no token; leave it out, or make it again")
+        if count == 0 or boundaries < 2 or binary.stat().st_size == 0:
+            raise ValueError(f"shard {prefix} holds {count} sequences and no token; leave it out, or make it again")
         self.lengths = np.memmap(index, np.int32, "r", _HEADER.size, (count,))
         self.pointers = np.memmap(index, np.int64, "r", _HEADER.size + 4 * count, (count,))
         self.boundaries = np.memmap(index, np.int64, "r", _HEADER.size + 12 * count, (boundaries,))
@@ -161,12 +144,20 @@ class Shard:
         self.tokens = np.memmap(binary, self.dtype, "r")
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        """Number of documents."""
+        return len(self.boundaries) - 1
+
+    def starts(self, begin: int, end: int) -> np.ndarray:
+        """int64: first token of documents begin ... end - 1, and where the last of them ends."""
+        first = np.asarray(self.boundaries[begin : end + 1])
+        inside = np.minimum(first, len(self.pointers) - 1)
+        starts = self.pointers[inside] // self.dtype.itemsize
+        return np.where(first < len(self.pointers), starts, len(self.tokens))
 
     def __getitem__(self, document: int) -> np.ndarray:
         """A view of the file: it stays valid for as long as it is referred to."""
-        start = int(self.pointers[document]) // self.dtype.itemsize
-        return self.tokens[start : start + int(self.lengths[document])]
+        start, end = self.starts(document, document + 1)
+        return self.tokens[start:end]
 
 
 def _check_size(path: Path, expected: int) -> None:

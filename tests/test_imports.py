@@ -42,7 +42,7 @@ def is_in(name, allowed):
 ALLOWED = {
     "megatron_ext": ("megatron_ext", "torch", "megatron"),
     "checkpoints_tools": ("checkpoints_tools", "megatron_ext", "torch", "megatron"),
-    "preprocess": ("preprocess", "megatron_ext.config"),
+    "preprocess": ("preprocess", "megatron_ext.config", "slurm.array"),  # the last in cluster.py
     "slurm": ("slurm", "megatron_ext.config"),
 }
 

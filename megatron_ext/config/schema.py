@@ -60,11 +60,17 @@ class RouterScore(Choice):
 class TokenizerKind(Choice):
     sentencepiece = "sentencepiece"  # a .model file
     huggingface = "huggingface"  # a tokenizer.json file
+    tiktoken = "tiktoken"  # a file of ranks
 
 
 class SentencePieceModel(Choice):
     unigram = "unigram"
     bpe = "bpe"
+
+
+class Long(Choice):
+    drop = "drop"
+    truncate = "truncate"
 
 
 class Schedule(Choice):
@@ -138,20 +144,48 @@ class Model:
 class Tokenizer:
     kind: TokenizerKind = TokenizerKind.sentencepiece
     path: str = ""
-    train_vocab_size: int = 0  # above 0: `llm-preprocess` trains a SentencePiece model of this size if path is missing
-    train_model: SentencePieceModel = SentencePieceModel.bpe
+    pattern: str = ""  # of a tiktoken file: gpt2, r50k_base, p50k_base, cl100k_base or o200k_base; "": by its size
+    fast: bool = True  # gigatoken in place of the exact library, if it gives the same ids on a sample of the run
+    train_vocab_size: int = 0  # above 0: `llm-preprocess` trains one of this size if path is missing
+    train_model: SentencePieceModel = SentencePieceModel.bpe  # of kind sentencepiece; huggingface is byte-level BPE
+
+
+@dataclass(frozen=True)
+class Label:
+    """Conversations -> tokens of which only the wanted turns are learned. Without a template the data is plain text."""
+
+    template: str = ""  # of the chat: a tokenizer_config.json or a .jinja file, each with the other beside it
+    date: str = ""  # as 2025-12-31, what a template that prints today's date gets: the output must not depend on it
+    messages_key: str = "messages"
+    prompt_key: str = "prompt"  # records without messages may have a prompt and a completion
+    completion_key: str = "completion"
+    tools_key: str = "tools"
+    train_on: List[str] = field(default_factory=lambda: ["assistant"])  # roles whose turns are learned
+    last_turn_only: bool = False  # of these turns
+    pack_length: int = 0  # tokens: conversations share packs of at most this many; 0: each is a pack of its own
+    long: Long = Long.drop  # what happens to a conversation above pack_length
 
 
 @dataclass(frozen=True)
 class Source:
     """Raw text that `llm-preprocess` turns into shards."""
 
-    inputs: List[str] = field(default_factory=list)  # files or globs: .jsonl .txt, also .gz and .zst
+    inputs: List[str] = field(default_factory=list)  # files, globs, folders, or fsspec addresses as s3://bucket/*.jsonl
     output: str = ""  # shard prefix: <output>.bin, <output>.idx, <output>.parquet, <output>.json
     text_key: str = "text"
     id_key: str = "id"
+    steps: List[Any] = field(default_factory=list)  # names of preprocess/steps.py, or {name: {setting: value}}
     append_eod: bool = True
+    prepend_bos: bool = False
+    label: Label = field(default_factory=Label)
+    split_sentences: bool = False  # one sequence a sentence in .idx, for objectives that need them
+    shard_tokens: int = 0  # above 0: shards <output>-00000 ... of at most this many tokens, documents whole
+    part_bytes: int = 1 << 26  # input is cut into parts of this size: what is resumed, and spread over Slurm tasks
+    max_bad_records: int = 0  # records that cannot be read (broken JSON, bad UTF-8) are dropped up to this number
+    keep_dropped: bool = False  # write what was dropped, and why, to <output>.dropped.jsonl.zst
+    keep_work: bool = False  # keep <output>.work, so that the next run redoes only the parts whose input changed
     workers: int = 0  # 0: one per core
+    tasks: int = 16  # of each Slurm array, when cluster.kind=slurm
 
 
 @dataclass(frozen=True)

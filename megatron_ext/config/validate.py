@@ -328,12 +328,12 @@ def _shards(run: Run) -> Iterator[str]:
     tokenizers = {}
     for prefix in data.blend:
         sidecar = Path(f"{prefix}.json")
-        if missing := [suffix for suffix in (".bin", ".idx", ".json") if not Path(f"{prefix}{suffix}").is_file()]:
+        if missing := _missing(prefix):
             yield f"shard {prefix}: no {' and no '.join(missing)}; make it with llm-preprocess, or correct data.blend"
             continue
         try:
-            facts = json.loads(sidecar.read_text())
-            vocab_size, fingerprint = int(facts["vocab_size"]), str(facts["tokenizer_sha256"])
+            facts = json.loads(sidecar.read_text())["tokenizer"]
+            vocab_size, fingerprint = int(facts["vocab_size"]), str(facts["sha256"])
         except (ValueError, KeyError, TypeError):
             yield f"{sidecar} is damaged; run llm-preprocess again"
             continue
@@ -344,6 +344,18 @@ def _shards(run: Run) -> Iterator[str]:
                 f"set model.vocab_size={vocab_size}, or tokenise again with this model's tokenizer"
             )
     yield from _one_tokenizer(run, tokenizers)
+
+
+def _missing(prefix: str) -> List[str]:
+    """Endings of files that a shard should have; a set of shards, as its manifest names them, has its own."""
+    manifest = Path(f"{prefix}.json")
+    try:
+        names = [shard["name"] for shard in json.loads(manifest.read_text())["shards"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        names = [manifest.stem]
+    shards = [manifest.with_name(name) for name in names]
+    found = [ending for ending in (".bin", ".idx") if not all(Path(f"{one}{ending}").is_file() for one in shards)]
+    return found + ([] if manifest.is_file() else [".json"])
 
 
 def _one_tokenizer(run: Run, tokenizers: dict[str, str]) -> Iterator[str]:

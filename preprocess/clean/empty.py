@@ -5,10 +5,18 @@ As a lone end-of-document token such a record would teach a model to end a docum
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Union
 
 from preprocess.document import Document, Dropped
+from preprocess.pipeline import Apply, Tally, each
 
 
-def drop_empty(document: Document) -> Union[Document, Dropped]:
+@dataclass(frozen=True)
+class Empty:
+    def open(self) -> Apply:
+        return each(_drop)
+
+
+def _drop(document: Document, tally: Tally) -> Union[Document, Dropped]:
     return document if document.text and not document.text.isspace() else Dropped("empty")

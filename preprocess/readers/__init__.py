@@ -1,106 +1,56 @@
-"""Input files -> batches of raw records -> documents.
+"""Inputs -> files -> parts -> chunks -> documents.
 
-One process reads records without looking inside; workers parse them. Files come in the order of data.source.inputs
-(those of one glob sorted by name), records in the order of the file, so the order of documents is fixed.
+One process looks for the files and cuts them into chunks, hardly looking inside; workers parse those. A large plain
+file of JSON lines is many parts, so that every core and every Slurm task can work on it; the cuts depend on nothing but
+the file, and so does the order of documents: inputs as they are named, files of a glob or folder by name, records.
 """
 
 from __future__ import annotations
 
-import glob
-import os
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Sequence, Union
+from typing import Iterator, List, Sequence, Union
 
 from preprocess.document import Document, Dropped
-from preprocess.readers import jsonl, text
-from preprocess.readers.stream import COMPRESSED, Stream
+from preprocess.readers import find, formats
+from preprocess.readers.chunk import Bad, Chunk, Input, Keys, Limits, Part
+from preprocess.readers.stream import Stream
 
 BATCH_BYTES = 1 << 20  # of raw input: bounds memory by text, not by the number of documents
 BATCH_RECORDS = 4096  # a record costs about 1 kB of Python objects, however short it is
 
 
-@dataclass(frozen=True)
-class Keys:
-    """The names of the fields of a JSON record."""
-
-    text: str
-    id: str
+def resolve(inputs: Sequence[str]) -> List[Input]:
+    """Files, globs, folders and remote addresses -> files. Raises ValueError for what cannot be meant."""
+    return find.resolve(inputs)
 
 
-@dataclass(frozen=True)
-class Record:
-    """One record as it stands in the file; line counts from 1."""
-
-    file: str
-    line: int
-    raw: bytes
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Consecutive records; `consumed` bytes of all input files (as stored, compressed or not) were read so far."""
-
-    records: List[Record]
-    consumed: int
+def split(inputs: Sequence[Input], part_bytes: int) -> List[Part]:
+    """Plain local JSON lines are cut at multiples of `part_bytes`; every other file is one part."""
+    parts: List[Part] = []
+    for one in inputs:
+        can_split = formats.is_plain(one.path) and formats.ending(one.path) in formats.SPLIT
+        step = part_bytes if can_split else max(1, one.bytes)
+        starts = range(0, max(1, one.bytes), step)
+        parts += [Part(one.path, start, min(start + step, one.bytes)) for start in starts]
+    return parts
 
 
-Parser = Callable[[bytes, str, int, Keys], Union[Document, Dropped]]
-
-_SPLITTERS: Dict[str, Callable[[Stream], Iterator[bytes]]] = {".jsonl": Stream.lines, ".txt": Stream.whole}
-_PARSERS: Dict[str, Parser] = {
-    ".jsonl": lambda raw, file, line, keys: jsonl.parse(raw, file, line, keys.text, keys.id),
-    ".txt": lambda raw, file, line, keys: text.parse(raw, file),
-}
+def chunks(part: Part) -> Iterator[Chunk]:
+    """Raises ValueError, naming the file, where it is damaged or cut short."""
+    found: Iterator[Chunk] = formats.module(part.path).chunks(part, Limits(BATCH_BYTES, BATCH_RECORDS))
+    return found
 
 
-def resolve(inputs: Sequence[str]) -> List[str]:
-    """Files and globs -> files. Raises ValueError for what is missing, matches nothing or is named twice."""
-    if not inputs:
-        raise ValueError("data.source.inputs is empty; name .jsonl or .txt files (also .gz, .zst) or globs of them")
-    files: List[str] = []
-    for pattern in inputs:
-        found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
-        if not found:
-            raise ValueError(f"data.source.inputs: no file matches {pattern!r} (relative to {os.getcwd()})")
-        files += found
-    for file in files:
-        if os.path.isdir(file):
-            raise ValueError(f"data.source.inputs: {file} is a folder; name its files with a glob, as {file}/*.jsonl")
-        if _format(file) not in _PARSERS:
-            endings = ", ".join(_PARSERS)
-            raise ValueError(
-                f"data.source.inputs: cannot tell the format of {file}; its name must end in one of {endings}, "
-                f"then perhaps in one of {', '.join(COMPRESSED)}"
-            )
-    if twice := sorted({file for file in files if files.count(file) > 1}):
-        raise ValueError(f"data.source.inputs names {', '.join(twice)} more than once; correct the globs")
-    return files
+def parse(chunk: Chunk, keys: Keys) -> Iterator[Union[Document, Dropped, Bad]]:
+    """One item a record. `Document.line` is the number of the record in the chunk, from 1."""
+    found: Iterator[Union[Document, Dropped, Bad]] = formats.module(chunk.path).parse(chunk, keys)
+    return found
 
 
-def read(files: Sequence[str]) -> Iterator[Batch]:
-    """Raises ValueError, naming the file, when compressed data is damaged or cut short."""
-    records: List[Record] = []
-    size = done = 0
-    for file in files:
-        with Stream(file) as stream:
-            for line, raw in enumerate(_SPLITTERS[_format(file)](stream), start=1):
-                records.append(Record(file, line, raw))
-                size += len(raw)
-                if size >= BATCH_BYTES or len(records) >= BATCH_RECORDS:
-                    yield Batch(records, done + stream.consumed)
-                    records, size = [], 0
-            done += stream.consumed
-    if records:
-        yield Batch(records, done)
-
-
-def parse(record: Record, keys: Keys) -> Union[Document, Dropped]:
-    """Raises ValueError, naming file and line, for a record that cannot be read."""
-    return _PARSERS[_format(record.file)](record.raw, record.file, record.line, keys)
-
-
-def _format(file: str) -> str:
-    """'.jsonl' of a/b.jsonl.zst"""
-    path = Path(file)
-    return (Path(path.stem) if path.suffix in COMPRESSED else path).suffix
+def place(path: str, offset: int) -> int:
+    """Number (from 1) of the first line that begins at or after an offset in the decompressed file; for messages."""
+    lines, left = 1, offset - 1  # what begins before the offset ends there or later
+    with Stream(path) as stream:
+        while left > 0 and (data := stream.bytes.read(min(left, 1 << 20))):
+            lines += data.count(b"\n")
+            left -= len(data)
+    return lines + (offset > 0)

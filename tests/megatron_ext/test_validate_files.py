@@ -12,7 +12,7 @@ from tests.megatron_ext.runs import complaint, run_with
 def write_stand_in(prefix, vocab_size=100, fingerprint="f"):
     for suffix in (".bin", ".idx"):
         prefix.with_suffix(suffix).write_bytes(b"x")
-    prefix.with_suffix(".json").write_text(json.dumps({"vocab_size": vocab_size, "tokenizer_sha256": fingerprint}))
+    prefix.with_suffix(".json").write_text(json.dumps({"tokenizer": {"vocab_size": vocab_size, "sha256": fingerprint}}))
     return str(prefix)
 
 
@@ -33,7 +33,7 @@ def test_missing_and_damaged_shards_are_named(tmp_path):
     a = write_stand_in(tmp_path / "a")
     (tmp_path / "a.bin").unlink()
     assert f"shard {a}: no .bin; make it with llm-preprocess" in refused(**{"data.blend": [a]})
-    for text in ("", "{", "[]", "{}", '{"vocab_size": "many", "tokenizer_sha256": "f"}', "null", "\x00"):
+    for text in ("", "{", "[]", "{}", '{"tokenizer": {"vocab_size": "many", "sha256": "f"}}', "null", "\x00"):
         b = write_stand_in(tmp_path / "b")
         (tmp_path / "b.json").write_text(text)
         assert f"{b}.json is damaged; run llm-preprocess again" in refused(**{"data.blend": [b]}), text

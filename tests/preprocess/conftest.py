@@ -8,9 +8,9 @@ from typing import Any, Callable, List
 
 import pytest
 
-from megatron_ext.config.schema import Data, SentencePieceModel, Source, Tokenizer, TokenizerKind
-from preprocess import vocabulary
+from megatron_ext.config.schema import Data, Source, Tokenizer, TokenizerKind
 from preprocess.document import Document
+from preprocess.tokenizer import train
 
 WORDS = "the quick brown fox jumps over the lazy dog while five wizards hex a box of jugs\n"
 
@@ -19,7 +19,7 @@ WORDS = "the quick brown fox jumps over the lazy dog while five wizards hex a bo
 def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """300 ids, byte fallback, <unk> 0, <s> 1, </s> 2."""
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
-    vocabulary.train([Document(WORDS * 30, "a", {}, "a", 1)], 300, SentencePieceModel.bpe, str(path))
+    train.train([Document(WORDS * 30, "a", {}, "a", 1)], Tokenizer(path=str(path), train_vocab_size=300))
     return str(path)
 
 
@@ -58,6 +58,26 @@ def make_data(tmp_path: Path, sentencepiece_model: str) -> Callable[..., Data]:
         return Data(tokenizer=Tokenizer(kind=kind, path=tokenizer), source=Source(**source))
 
     return make
+
+
+@pytest.fixture
+def odd_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps of tests/preprocess/steps.py by their names, in this process; a worker is sent the step itself."""
+    from preprocess.steps import STEPS
+    from tests.preprocess import steps
+
+    for name in ("Killed", "NoTorch", "Slow", "Nothing", "Twice"):
+        monkeypatch.setitem(STEPS, name, f"{steps.__name__}:{name}")
+
+
+def content(folder: Path, stem: str = "out") -> dict:
+    """Of a shard, without its manifest: that has paths and times of the input in it."""
+    return {suffix: (folder / f"{stem}{suffix}").read_bytes() for suffix in (".bin", ".idx", ".parquet")}
+
+
+def nothing_made(folder: Path) -> bool:
+    """No file of the output `out`; what a run can go on from may be there."""
+    return [path.name for path in folder.glob("out*") if path.name != "out.work"] == []
 
 
 def write_jsonl(path: Path, records: List[Any]) -> None:

@@ -17,8 +17,8 @@ import pytest
 
 from preprocess import cli, readers
 from preprocess.shards import SUFFIXES
-from tests.preprocess.conftest import WORDS, write_jsonl
-from tests.preprocess.test_prepare import left_in, until
+from tests.preprocess.conftest import WORDS, nothing_made, write_jsonl
+from tests.preprocess.test_resume import until
 
 
 @pytest.fixture
@@ -38,11 +38,12 @@ def test_summary(tmp_path, overrides, capsys):
     assert cli.main(overrides) == 0
     out, err = capsys.readouterr()
     assert f"{tmp_path}/out: 1 documents, " in out and " tokens/s, " in out and " MB/s)" in out
-    assert "dropped 1 of 2 records: empty" in out and err == ""
-    assert left_in(tmp_path) == sorted(f"out{suffix}" for suffix in SUFFIXES)
+    assert "empty: dropped 1 of 2 (empty)" in out and err == "" and "tokenizer: " in out
+    made = [*SUFFIXES, ".card.html", ".report.json"]
+    assert sorted(path.name for path in tmp_path.glob("out*")) == sorted(f"out{suffix}" for suffix in made)
 
 
-def test_json_is_the_sidecar(tmp_path, overrides, capsys):
+def test_json_is_the_manifest(tmp_path, overrides, capsys):
     assert cli.main([*overrides, "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out) == json.loads((tmp_path / "out.json").read_text())
@@ -57,21 +58,22 @@ def test_wrong_input_is_exit_2_and_one_line(tmp_path, overrides, capsys, wrong, 
     assert cli.main([*overrides, wrong]) == 2
     out, err = capsys.readouterr()
     assert said in err and err.startswith("llm-preprocess: ") and "Traceback" not in err and out == ""
-    assert left_in(tmp_path) == []
+    assert nothing_made(tmp_path)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ChildProcessError("a worker died"),
                                    MemoryError(), KeyboardInterrupt()])  # fmt: skip
 def test_failed_work_is_exit_1(tmp_path, overrides, capsys, monkeypatch, error):
-    def broken(files):
+    def broken(part):
         raise error
         yield
 
-    monkeypatch.setattr(readers, "read", broken)
+    monkeypatch.setattr(readers, "chunks", broken)
+    monkeypatch.setattr("preprocess.plan._sample", lambda plan: ())
     assert cli.main(overrides) == 1
     err = capsys.readouterr().err
-    assert "no shard was written" in err and (str(error) or type(error).__name__) in err
-    assert left_in(tmp_path) == []
+    assert "the same command goes on" in err and (str(error) or type(error).__name__) in err
+    assert nothing_made(tmp_path)
 
 
 def test_help_has_an_example(capsys):
@@ -88,16 +90,17 @@ def test_a_signal_leaves_nothing(tmp_path, overrides, send, number, workers):
     """As kill, Slurm and Ctrl-C stop it, in the middle of the work."""
     write_jsonl(tmp_path / "in.jsonl", [{"text": WORDS}] * 600)
     code = (
-        "import sys; from preprocess import cli, pipeline, readers; from tests.preprocess import steps\n"
-        "readers.BATCH_RECORDS = 20; pipeline.STEPS.append(steps.slow); sys.exit(cli.main(sys.argv[1:]))"
+        "import sys; from preprocess import cli, readers; from tests.preprocess import steps\n"
+        "readers.BATCH_RECORDS = 20; steps.register()\n"
+        "if __name__ == '__main__': sys.exit(cli.main([*sys.argv[1:], 'data.source.steps=[Slow]']))"
     )
     command = [sys.executable, "-c", code, *overrides, f"data.source.workers={workers}"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     until(lambda: list(tmp_path.glob("pid.*")))
     send(process.pid, number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 1 and "no shard was written" in err and "Traceback" not in err
-    assert left_in(tmp_path) == []
+    assert process.returncode == 1 and "the same command goes on" in err and "Traceback" not in err
+    assert nothing_made(tmp_path)
 
 
 def test_a_bar_on_a_terminal_only(tmp_path, overrides):
@@ -110,4 +113,4 @@ def test_a_bar_on_a_terminal_only(tmp_path, overrides):
     shown = os.read(parent, 65536).decode()
     os.close(child)
     os.close(parent)
-    assert run.returncode == 0 and "reading" in shown and "1 documents" in run.stdout
+    assert run.returncode == 0 and "tokenising" in shown and "1 documents" in run.stdout

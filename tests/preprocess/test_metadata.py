@@ -6,7 +6,7 @@ import json
 
 import pyarrow.parquet as pq
 
-from preprocess import metadata
+from preprocess import metadata, readers
 from preprocess.prepare import prepare
 
 FULL = {
@@ -41,6 +41,8 @@ def test_golden_table(tmp_path, make_data, monkeypatch):
         "url: string",
         "time: string",
         "language: string",
+        "parent: string",
+        "scores: string",
         "file: string",
         "line: int64",
         "text_hash: string",
@@ -58,21 +60,28 @@ def test_golden_table(tmp_path, make_data, monkeypatch):
         "url": "https://example.org/1",
         "time": "2024-01-01",
         "language": "en",
+        "parent": None,
+        "scores": '{"quality": 0.5}',
         "file": "in.jsonl",
         "line": 1,
         "text_hash": "7689d1ceb0c156d213d3370ce8c62d22",
-        "metadata": '{"title": "Ünicode", "scores": {"quality": 0.5}}',
+        "metadata": '{"title": "Ünicode"}',
     }
-    assert (second["id"], second["document"], second["token_start"]) == ("in.jsonl:2", 1, count)
+    assert (second["id"], second["document"], second["token_start"]) == (
+        f"in.jsonl@{len(json.dumps(FULL)) + 1}",
+        1,
+        count,
+    )
     assert [second[name] for name in ("licence", "time", "language")] == ["MIT", "1700000000", "de"]
     assert second["source"] == '{"site": "x"}' and json.loads(second["metadata"]) == {"url": None}
     assert [third[name] for name in ("source", "licence", "url", "time", "language", "metadata")] == [None] * 6
     assert (fourth["licence"], fourth["metadata"], fourth["language"]) == ("MIT", '{"license": "GPL"}', "")
 
 
-def test_row_groups_are_bounded_by_text(tmp_path, make_data, monkeypatch):
+def test_row_groups_are_bounded_by_size(tmp_path, make_data, monkeypatch):
     """A table of large metadata does not wait for 16384 rows."""
     monkeypatch.setattr(metadata, "_GROUP_BYTES", 3000)
+    monkeypatch.setattr(readers, "BATCH_RECORDS", 1)
     prepare(make_data([{"text": "a", "note": "x" * 1000}] * 10))
     file = pq.ParquetFile(tmp_path / "out.parquet")
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [3, 3, 3, 1]

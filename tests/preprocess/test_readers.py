@@ -1,41 +1,62 @@
-"""Files -> records -> documents: compression, line ends, encodings, and what each refusal says."""
+"""Files -> parts -> chunks -> documents: cuts, compression, line ends, encodings, and what each refusal says."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
+import pickle
 
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from preprocess import readers
 from preprocess.document import Document, Dropped
+from preprocess.readers import Bad, jsonl
 
 KEYS = readers.Keys("text", "id")
 ONE, TWO = b'{"text":"one"}\n', b'{"text":"two"}\n'
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
 
 
-def documents(*paths):
-    return [readers.parse(record, KEYS) for batch in readers.read(list(map(str, paths))) for record in batch.records]
+def chunks(*paths, part_bytes=1 << 26):
+    inputs = readers.resolve([str(path) for path in paths])
+    return [chunk for part in readers.split(inputs, part_bytes) for chunk in readers.chunks(part)]
 
 
-def texts(*paths):
-    return [document.text for document in documents(*paths)]
+def items(*paths, keys=KEYS, part_bytes=1 << 26):
+    sent = pickle.loads(pickle.dumps(chunks(*paths, part_bytes=part_bytes)))
+    return [item for chunk in sent for item in readers.parse(chunk, keys)]
 
 
-def compress_zst(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor().compress(data)
+def texts(*paths, **more):
+    return [item.text for item in items(*paths, **more)]
 
 
-@pytest.mark.parametrize("suffix, compress", [(".gz", gzip.compress), (".zst", compress_zst)])
-def test_every_frame_is_read_and_a_cut_file_is_refused(tmp_path, suffix, compress):
+def write(path, data):
+    path.write_bytes(data)
+    return path
+
+
+# --- compression -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_every_frame_is_read_and_a_cut_file_is_refused(tmp_path, suffix):
     """D15: two frames are two records; a file cut anywhere but between them never passes for whole."""
-    path = tmp_path / f"a.jsonl{suffix}"
+    path, compress = tmp_path / f"a.jsonl{suffix}", COMPRESS[suffix]
     frames = compress(ONE) + compress(TWO)
-    path.write_bytes(frames)
-    assert texts(path) == ["one", "two"]
+    assert texts(write(path, frames)) == ["one", "two"]
     for size in range(len(frames)):
-        path.write_bytes(frames[:size])
+        write(path, frames[:size])
         if size == len(compress(ONE)):
             assert texts(path) == ["one"]
             continue
@@ -43,16 +64,20 @@ def test_every_frame_is_read_and_a_cut_file_is_refused(tmp_path, suffix, compres
             texts(path)
 
 
-@pytest.mark.parametrize("suffix, compress", [(".gz", gzip.compress), (".zst", compress_zst)])
-def test_a_text_file_is_one_document(tmp_path, suffix, compress):
-    """Compressed or not; an empty one is a document too, for a step to drop and count; a cut one is refused."""
-    (tmp_path / "a.txt").write_bytes(b"")
-    (tmp_path / f"b.txt{suffix}").write_bytes(compress(b"one\n\ntwo\n"))
-    a, b = tmp_path / "a.txt", tmp_path / f"b.txt{suffix}"
-    assert documents(a, b) == [Document("", str(a), {}, str(a), 1), Document("one\n\ntwo\n", str(b), {}, str(b), 1)]
-    b.write_bytes(b.read_bytes()[:-3])
-    with pytest.raises(ValueError, match="damaged or cut short"):
-        documents(b)
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_what_follows_a_frame_and_is_none_is_refused(tmp_path, suffix):
+    """The standard library ignores it after .xz and .bz2: a damaged second frame would be lost silently."""
+    second = bytearray(COMPRESS[suffix](TWO))
+    second[0] ^= 0xFF
+    path = write(tmp_path / f"a.jsonl{suffix}", COMPRESS[suffix](ONE) + bytes(second))
+    with pytest.raises(ValueError, match="damaged"):
+        texts(path)
+
+
+@pytest.mark.parametrize("suffix", (".gz", ".xz"))
+def test_zeros_after_a_frame_are_padding(tmp_path, suffix):
+    padded = COMPRESS[suffix](ONE) + bytes(512) + COMPRESS[suffix](TWO) + bytes(70000)
+    assert texts(write(tmp_path / f"a.jsonl{suffix}", padded)) == ["one", "two"]
 
 
 def test_zstd_content_larger_than_any_buffer(tmp_path):
@@ -60,69 +85,136 @@ def test_zstd_content_larger_than_any_buffer(tmp_path):
     writer = zstandard.ZstdCompressor().compressobj()
     long = json.dumps({"text": "z" * 10_000_000}).encode() + b"\n"
     skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
-    path = tmp_path / "a.jsonl.zst"
-    path.write_bytes(writer.compress(long) + writer.flush() + skippable + compress_zst(TWO))
-    assert list(map(len, texts(path))) == [10_000_000, 3]
+    data = writer.compress(long) + writer.flush() + skippable + COMPRESS[".zst"](TWO)
+    assert list(map(len, texts(write(tmp_path / "a.jsonl.zst", data)))) == [10_000_000, 3]
 
 
 def test_flipped_bits_are_refused(tmp_path):
     data = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(ONE * 50))
     data[len(data) // 2] ^= 0xFF
-    (tmp_path / "a.jsonl.zst").write_bytes(data)
     with pytest.raises(ValueError, match="damaged"):
-        texts(tmp_path / "a.jsonl.zst")
+        texts(write(tmp_path / "a.jsonl.zst", data))
+
+
+@pytest.mark.parametrize("suffix", ("", *COMPRESS))
+def test_a_text_file_is_one_document_named_by_its_path(tmp_path, suffix):
+    """An empty one is a document too, for a step to drop and count."""
+    compress = COMPRESS.get(suffix, bytes)
+    a, b = write(tmp_path / "a.txt", b""), write(tmp_path / f"b.txt{suffix}", compress(b"one\n\ntwo\n"))
+    assert items(a, b) == [Document("", str(a), {}, str(a), 1), Document("one\n\ntwo\n", str(b), {}, str(b), 1)]
+
+
+# --- cuts --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lines=st.lists(st.text("ab\r\u2028\u0085é ", max_size=12), max_size=12),
+    part_bytes=st.integers(1, 60),
+    batch=st.integers(1, 40),
+    records=st.integers(1, 5),
+    bom=st.booleans(),
+    last_newline=st.booleans(),
+)
+def test_cuts_lose_nothing_and_repeat_nothing(tmp_path_factory, lines, part_bytes, batch, records, bom, last_newline):
+    """Whatever the size of parts and chunks, plain or compressed: the same documents in order, lines counted right."""
+    data = b"\n".join(json.dumps({"text": line}, ensure_ascii=False).encode() for line in lines)
+    data = b"\xef\xbb\xbf" * bom + data + b"\n" * (last_newline and bool(lines))
+    plain = write(tmp_path_factory.mktemp("cuts") / "a.jsonl", data)
+    packed = write(plain.with_name("b.jsonl.gz"), gzip.compress(data))
+    expected = lines or ([None] if bom else [])  # a file of a byte-order mark alone is a blank line
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "BATCH_BYTES", batch)
+        patch.setattr(readers, "BATCH_RECORDS", records)
+        for path in (plain, packed):
+            found = []
+            for part in readers.split(readers.resolve([str(path)]), part_bytes):
+                before = readers.place(str(path), part.start) - 1 if part.start else 0
+                assert before == len(found)
+                consumed = 0
+                for chunk in readers.chunks(part):
+                    got = list(readers.parse(chunk, KEYS))
+                    assert [item.line for item in got if isinstance(item, Document)] in ([*range(1, len(got) + 1)], [])
+                    assert readers.place(str(path), chunk.offset) == len(found) + 1 and len(got) <= records
+                    assert consumed <= chunk.consumed <= part.end - part.start
+                    consumed = chunk.consumed
+                    found += got
+            assert [getattr(item, "text", None) for item in found] == expected
+
+
+def test_only_plain_local_lines_are_cut_into_parts(tmp_path):
+    sizes = {"a.jsonl": 3, "b.ndjson": 3, "c.jsonl.gz": 1, "d.txt": 1, "e.json": 1}
+    for name in sizes:
+        write(tmp_path / name, (ONE * 5)[:60])
+    inputs = readers.resolve([f"{tmp_path}/*"])
+    parts = readers.split(inputs, 25)
+    assert {name: sum(part.path.endswith(name) for part in parts) for name in sizes} == sizes
+    assert [(part.start, part.end) for part in parts[:3]] == [(0, 25), (25, 50), (50, 60)]
+    empty = readers.resolve([str(write(tmp_path / "z.jsonl", b""))])
+    assert readers.split(empty, 25) == [readers.Part(f"{tmp_path}/z.jsonl", 0, 0)]
+
+
+def test_workers_read_plain_files_themselves(tmp_path):
+    plain = write(tmp_path / "a.jsonl", ONE * 3)
+    packed = write(tmp_path / "b.jsonl.gz", gzip.compress(ONE * 3))
+    assert [chunk.data for chunk in chunks(plain, packed)] == [None, ONE * 3]
+    cut = chunks(plain)[0]
+    write(plain, ONE)
+    with pytest.raises(ValueError, match="became shorter"):
+        list(readers.parse(cut, KEYS))
+
+
+def test_a_line_larger_than_a_chunk(tmp_path):
+    long = b'{"text":"' + b"x" * (5 << 20) + b'"}\n'
+    path = write(tmp_path / "a.jsonl", ONE + long + TWO)
+    for part_bytes in (1 << 20, 1 << 30):
+        assert list(map(len, texts(path, part_bytes=part_bytes))) == [3, 5 << 20, 3]
+
+
+def test_short_records_are_cut_by_number(tmp_path):
+    path = write(tmp_path / "a.jsonl", ONE * 10_000)
+    assert [len(list(readers.parse(chunk, KEYS))) for chunk in chunks(path)] == [4096, 4096, 1808]
+
+
+def test_the_order_is_by_input_then_name_then_line(tmp_path):
+    """D16: plain and compressed files and a table through one folder or glob."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pairs = [b'{"text":"%d"}\n{"text":"%d"}\n' % (2 * i, 2 * i + 1) for i in range(4)]
+    write(tmp_path / "a.jsonl.gz", gzip.compress(pairs[0]))
+    write(tmp_path / "b.jsonl.zst", COMPRESS[".zst"](pairs[1]))
+    write(tmp_path / "c.jsonl", pairs[2])
+    pq.write_table(pa.table({"text": ["6", "7"]}), tmp_path / "d.parquet")
+    assert texts(tmp_path) == texts(f"{tmp_path}/*") == [*"01234567"]
+    assert texts(f"{tmp_path}/c*", f"{tmp_path}/[abd].*") == [*"45012367"]
+
+
+# --- lines of JSON -----------------------------------------------------------------------------------------------
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
     """D13: at the start it belongs to the file; inside a text it stays."""
-    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + ONE + '{"text":"\ufefftwo"}\n'.encode())
-    (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfthree \xef\xbb\xbf")
-    assert texts(tmp_path / "a.jsonl", tmp_path / "b.txt") == ["one", "\ufefftwo", "three \ufeff"]
+    a = write(tmp_path / "a.jsonl", b"\xef\xbb\xbf" + ONE + '{"text":"\ufefftwo"}\n'.encode())
+    b = write(tmp_path / "b.txt", b"\xef\xbb\xbfthree \xef\xbb\xbf")
+    assert texts(a, b) == ["one", "\ufefftwo", "three \ufeff"]
 
 
 def test_only_newline_ends_a_line(tmp_path):
-    """D14: str.splitlines would make five records of these two."""
-    (tmp_path / "a.jsonl").write_text('{"text":"a\u2028b\u2029"}\r\n{"text":"c\u0085d"}', encoding="utf-8", newline="")
-    assert texts(tmp_path / "a.jsonl") == ["a\u2028b\u2029", "c\u0085d"]
-
-
-def test_order_is_by_input_then_name_then_line(tmp_path):
-    """D16: plain and compressed files through one glob."""
-    pairs = [b'{"text":"%d"}\n{"text":"%d"}\n' % (2 * i, 2 * i + 1) for i in range(4)]
-    (tmp_path / "c.jsonl").write_bytes(pairs[2])
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(pairs[0]))
-    (tmp_path / "b.jsonl.zst").write_bytes(compress_zst(pairs[1]))
-    (tmp_path / "z").mkdir()
-    (tmp_path / "z/first.jsonl").write_bytes(pairs[3])
-    files = readers.resolve([f"{tmp_path}/z/first.jsonl", f"{tmp_path}/*.jsonl*"])
-    assert texts(*files) == ["6", "7", "0", "1", "2", "3", "4", "5"]
-    assert len(readers.resolve([f"{tmp_path}/**/*.jsonl*"])) == 4
-
-
-def test_a_file_whose_name_looks_like_a_glob(tmp_path):
-    (tmp_path / "[a].jsonl").write_bytes(ONE)
-    assert readers.resolve([f"{tmp_path}/[a].jsonl"]) == [f"{tmp_path}/[a].jsonl"]
+    """D14: str.splitlines would make many records of these two."""
+    lines = '{"text":"a\u2028b\u2029"}\r\n{"text":"c\u0085d"}'
+    assert texts(write(tmp_path / "a.jsonl", lines.encode())) == ["a\u2028b\u2029", "c\u0085d"]
 
 
 def test_fields_of_a_record(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text":"x","id":7,"n":{"a":1}}\n\n{"id":null,"text":""}\n', encoding="utf-8")
-    assert documents(path) == [
+    path = write(tmp_path / "a.jsonl", b'{"text":"x","id":7,"n":{"a":1}}\n\n \r\n{"id":null,"text":""}\n')
+    assert items(path) == [
         Document("x", "7", {"n": {"a": 1}}, str(path), 1),
         Dropped("blank line"),
-        Document("", f"{path}:3", {}, str(path), 3),
+        Dropped("blank line"),
+        Document("", f"{path}@36", {}, str(path), 4),
     ]
-
-
-def test_batches_are_bounded_and_count_what_was_consumed(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "BATCH_BYTES", 40)
-    monkeypatch.setattr(readers, "BATCH_RECORDS", 4)
-    (tmp_path / "a.jsonl").write_bytes(ONE * 5)
-    (tmp_path / "b.jsonl").write_bytes(b"1\n" * 6)
-    batches = list(readers.read([f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl"]))
-    assert [len(batch.records) for batch in batches] == [3, 4, 4]
-    assert batches[-1].consumed == 5 * len(ONE) + 12
-    assert [record.line for batch in batches for record in batch.records] == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6]
+    assert items(path, keys=readers.Keys("", "id"))[0].metadata == {"text": "x", "n": {"a": 1}}
 
 
 @pytest.mark.parametrize(
@@ -130,10 +222,14 @@ def test_batches_are_bounded_and_count_what_was_consumed(tmp_path, monkeypatch):
     [
         (b"{nonsense}", "not a line of JSON"),
         (b'{"text":"cut', "not a line of JSON"),
+        (b'{"text":"a\nb"}', "not a line of JSON"),
         (b'{"text":"\xff"}', "not a line of JSON in UTF-8"),
+        (b'{"text":"\xed\xa0\x80"}', "not a line of JSON in UTF-8"),
         (b'{"text":"\\ud800"}', "surrogate"),
         (b'{"text":"x","id":"\\uDC00"}', "surrogate"),
+        (b'{"text":"x","\\ud83d":1}', "surrogate"),
         (b"[" * 100_000, "not a line of JSON"),
+        (b'{"text":"x","n":' + b"9" * 5000 + b"}", "not a line of JSON"),
         (b'["text"]', "a JSON list, not an object"),
         (b'{"content":"x","title":"y"}', "no field 'text' (it has 'content', 'title'); set data.source.text_key"),
         (b"{}", "no field at all"),
@@ -141,42 +237,74 @@ def test_batches_are_bounded_and_count_what_was_consumed(tmp_path, monkeypatch):
         (b'{"text":["One.","Two."]}', "list, not a string"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path, line, said):
+def test_a_bad_record_says_why_and_the_next_is_read(tmp_path, line, said):
     """D03 (a) and D05 (a list of sentences) among them."""
-    (tmp_path / "a.jsonl").write_bytes(ONE + TWO + line + b"\n" + ONE)
-    with pytest.raises(ValueError) as error:
-        texts(tmp_path / "a.jsonl")
-    assert str(error.value).startswith(f"{tmp_path}/a.jsonl:3: ") and said in str(error.value)
-
-
-def test_a_whole_surrogate_pair_is_text(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b'{"text":"\\ud83d\\ude00"}')
-    assert texts(tmp_path / "a.jsonl") == ["\U0001f600"]
-
-
-def test_text_that_is_not_utf8_is_named(tmp_path):
-    (tmp_path / "a.txt").write_bytes("caf\xe9".encode("latin-1"))
-    with pytest.raises(ValueError, match="a.txt: not UTF-8"):
-        texts(tmp_path / "a.txt")
+    first, found, *rest = items(write(tmp_path / "a.jsonl", ONE + line.partition(b"\n")[0] + b"\n" + TWO))
+    assert isinstance(found, Bad) and said in found.why and len(found.raw) <= 200
+    assert [first.text, *(item.text for item in rest)] == ["one", "two"]
+    json.dumps(found.raw, ensure_ascii=False).encode()
 
 
 @pytest.mark.parametrize(
-    "inputs, said",
+    "value",
+    ["18446744073709551616", "-9223372036854775809", "9223372036854775808", "1e400", "NaN", "[-Infinity]", "-0", "1E5",
+     '"\\ud83d\\ude00"', '{"a":1,"a":[{"b":123456789012345678901234567890}]}', "9007199254740993", "0.1", "1e300"],
+)  # fmt: skip
+def test_values_are_those_that_json_reads(value):
+    """orjson alone would make large integers inexact, and refuse NaN and what is too large for a float."""
+    line = f'{{"text":"x","n":{value}}}'
+    assert repr(jsonl.load(line.encode())) == repr(json.loads(line))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    ),
+    st.booleans(),
+)
+def test_any_record_is_read_as_json_reads_it(value, ascii_only):
+    line = json.dumps({"text": "x", "n": value}, ensure_ascii=ascii_only)
+    assert repr(jsonl.load(line.encode())) == repr(json.loads(line))
+
+
+def test_text_that_is_not_utf8_is_bad(tmp_path):
+    (found,) = items(write(tmp_path / "a.txt", "caf\xe9".encode("latin-1")))
+    assert isinstance(found, Bad) and "not UTF-8" in found.why and "iconv" in found.why
+
+
+# --- .json -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content, expected",
     [
-        ([], "data.source.inputs is empty"),
-        (["gone.jsonl"], "no file matches"),
-        (["gone*.jsonl"], "no file matches"),
-        (["folder"], "is a folder"),
-        (["data.txt.bak"], "data.txt.bak; its name must end in one of .jsonl, .txt"),
-        (["a.gz"], "cannot tell the format of"),
-        (["a.jsonl", "*.jsonl"], "a.jsonl more than once"),
+        (ONE + TWO, ["one", "two"]),
+        (b"\xef\xbb\xbf" + ONE, ["one"]),
+        (b'[{"text":"one"},{"text":"two"}]', ["one", "two"]),
+        (b'\xef\xbb\xbf[\n {"text": "one"},\n {"text": "two"}\n]\n', ["one", "two"]),
+        (b'{\n "text": "one\\n\\u2028"\n}', ["one\n\u2028"]),
+        (b"[]", []),
+        (b"[\n" + ONE + b"3]", None),
     ],
 )
-def test_inputs_that_cannot_be_meant(tmp_path, monkeypatch, inputs, said):
-    """D03 (b) among them."""
-    for name in ("a.jsonl", "data.txt.bak", "a.gz"):
-        (tmp_path / name).write_bytes(ONE)
-    (tmp_path / "folder").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=said):
-        readers.resolve(inputs)
+def test_a_json_file_is_lines_or_one_array(tmp_path, content, expected):
+    for path in (write(tmp_path / "a.json", content), write(tmp_path / "b.json.xz", lzma.compress(content))):
+        if expected is None:
+            assert [type(item) for item in items(path)] == [Bad, Document, Bad]
+        else:
+            assert texts(path) == expected
+
+
+def test_elements_of_an_array_are_named_by_their_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "BATCH_RECORDS", 2)
+    path = write(tmp_path / "a.json", b'[{"text":"a"},{"text":"b","id":"x"},{"text":"c","n":18446744073709551616},5]')
+    assert [item.id for item in items(path)[:3]] == [f"{path}#0", "x", f"{path}#2"]
+    assert items(path)[2].metadata == {"n": 1 << 64} and "not an object" in items(path)[3].why
+
+
+def test_a_cut_json_file_is_refused(tmp_path):
+    path = write(tmp_path / "a.json.gz", gzip.compress(b"[\n" + ONE + b"]")[:-3])
+    with pytest.raises(ValueError, match="cut short"):
+        items(path)

@@ -13,15 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess import shards
-from preprocess.shards import Shard, ShardWriter, read_sidecar
+from preprocess import manifest, shards
+from preprocess.shards import Shard, ShardWriter, checked, dtype_for
 
 DOCUMENTS = [[5, 6, 7, 2], [2], [9] * 300 + [2], [65000 % 299, 0, 2]]
 
 
 def write(stem: Path, documents: List[List[int]], vocab_size: int) -> None:
-    with ShardWriter(stem, vocab_size) as shard:
-        shard.add(np.asarray(sum(documents, []), np.int64), np.asarray([len(d) for d in documents]))
+    lengths = np.asarray([len(d) for d in documents])
+    with ShardWriter(stem, dtype_for(vocab_size)) as shard:
+        shard.add(checked(np.asarray(sum(documents, []), np.int64), lengths, vocab_size), lengths)
 
 
 def write_as_megatron_does(stem: Path, documents: List[List[int]], vocab_size: int) -> None:
@@ -86,7 +87,7 @@ def test_what_is_written_is_read_back(tmp_path_factory, documents, cuts, part, v
     edges = sorted({0, len(documents), *(cut for cut in cuts if cut < len(documents))})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "_PART", part)
-        with ShardWriter(stem, vocab_size) as shard:
+        with ShardWriter(stem, dtype_for(vocab_size)) as shard:
             for low, high in zip(edges, edges[1:]):
                 some = documents[low:high]
                 shard.add(np.asarray(sum(some, []), np.int32), np.asarray([len(d) for d in some]))
@@ -96,12 +97,43 @@ def test_what_is_written_is_read_back(tmp_path_factory, documents, cuts, part, v
     assert read.pointers.tolist() == [4 * sum(map(len, documents[:i])) for i in range(len(documents))]
 
 
+@settings(max_examples=50, deadline=None)
+@given(
+    documents=st.lists(
+        st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=5), min_size=1, max_size=4), min_size=1
+    ),
+    cut=st.integers(0, 10),
+)
+def test_documents_of_several_sequences_are_those_of_megatron(tmp_path_factory, documents, cut):
+    """Sentences: our index is byte for byte that of megatron-core's builder, in whatever portions it is made."""
+    from megatron_ext.runtime import device
+
+    device.install()
+    import torch
+    from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
+
+    stem = tmp_path_factory.mktemp("shard") / "s"
+    builder = IndexedDatasetBuilder(f"{stem}-theirs.bin", dtype=DType.optimal_dtype(300))
+    with ShardWriter(stem, dtype_for(300)) as shard:
+        for some in (documents[:cut], documents[cut:]):
+            flat = [sequence for document in some for sequence in document]
+            ids, lengths = np.asarray(sum(flat, []), np.uint16), np.asarray([len(one) for one in flat], np.int64)
+            shard.add(ids, lengths, np.asarray([len(document) for document in some], np.int64))
+            for document in some:
+                builder.add_document(torch.IntTensor(sum(document, [])), [len(one) for one in document])
+    builder.finalize(f"{stem}-theirs.idx")
+    for suffix in (".bin", ".idx"):
+        assert Path(f"{stem}{suffix}").read_bytes() == Path(f"{stem}-theirs{suffix}").read_bytes()
+    assert [Shard(str(stem))[i].tolist() for i in range(len(documents))] == [
+        sum(document, []) for document in documents
+    ]
+
+
 @pytest.mark.parametrize("ids, bad", [([1, 70000, 5], "70000"), ([1, 65000], "65000"), ([3, -1], "-1")])
-def test_an_id_outside_the_vocabulary_stops_the_run(tmp_path, ids, bad):
+def test_an_id_outside_the_vocabulary_stops_the_run(ids, bad):
     """D09: never wrapped into 16 bits."""
-    with ShardWriter(tmp_path / "s", 65000) as shard, pytest.raises(ValueError, match=f"token id {bad} .*65000"):
-        shard.add(np.asarray(ids), np.asarray([len(ids)]))
-    assert (tmp_path / "s.bin").stat().st_size == 0
+    with pytest.raises(ValueError, match=f"token id {bad} .*65000"):
+        checked(np.asarray(ids), np.asarray([len(ids)]), 65000)
 
 
 def test_memory_does_not_grow_with_documents(tmp_path):
@@ -110,8 +142,8 @@ def test_memory_does_not_grow_with_documents(tmp_path):
 import resource, numpy as np
 from preprocess.shards import ShardWriter
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-one = np.ones(1000, np.int32)
-with ShardWriter(__import__("pathlib").Path({str(tmp_path / "s")!r}), 300) as shard:
+one = np.ones(1000, np.uint16)
+with ShardWriter(__import__("pathlib").Path({str(tmp_path / "s")!r}), one.dtype) as shard:
     shard.add(one, one)
     before = peak()
     for _ in range(1999):
@@ -136,7 +168,7 @@ print(peak() - before)
         (lambda f: (f / "s.idx").write_bytes(b"x" * 122), ["s.idx is not a Megatron index"]),
         (lambda f: poke(f / "s.idx", 9, 2), ["version 2"]),
         (lambda f: poke(f / "s.idx", 17, 5), ["dtype code 5"]),
-        (lambda f: poke(f / "s.idx", 26, 4), ["4 sequences and 4 boundaries"]),
+        (lambda f: poke(f / "s.idx", 26, 4), ["122 bytes", "114"]),
         (lambda f: cut(f / "s.bin", -618), ["no token"]),
     ],
     ids=["short bin", "short idx", "long bin", "long idx", "no bin", "no idx", "no header", "foreign", "version",
@@ -165,13 +197,13 @@ def test_documents_outlive_the_reader(tmp_path):
 @pytest.mark.parametrize(
     "content, said",
     [(None, "not complete"), ("{", "damaged"), ("{}", "damaged"), ('{"format_version": 9}', "format 9"),
-     ("[]", "damaged"), ('{"format_version": 1, "inputs": [], "colour": 1}', "damaged")],
+     ("[]", "damaged"), ('{"format_version": 2, "inputs": [], "colour": 1}', "damaged")],
 )  # fmt: skip
-def test_a_sidecar_that_is_not_ours_is_refused(tmp_path, content, said):
+def test_a_manifest_that_is_not_ours_is_refused(tmp_path, content, said):
     if content is not None:
         (tmp_path / "s.json").write_text(content)
     with pytest.raises(ValueError, match=said):
-        read_sidecar(str(tmp_path / "s"))
+        manifest.read(str(tmp_path / "s"))
 
 
 def sha(path: Path) -> str:

@@ -85,7 +85,7 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     shard = tmp_path / "shard"
     for suffix in (".bin", ".idx"):
         shard.with_suffix(suffix).touch()
-    shard.with_suffix(".json").write_text(json.dumps({"vocab_size": 100, "tokenizer_sha256": "0"}))
+    shard.with_suffix(".json").write_text(json.dumps({"tokenizer": {"vocab_size": 100, "sha256": "0"}}))
     launcher = Launcher(tmp_path / "runs", shard)
     yield launcher
     launcher.end()

@@ -66,7 +66,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """A launcher with a shard that holds data."""
     folder = tmp_path_factory.mktemp("training")
     subprocess.run([sys.executable, "-c", WRITE_SHARD, str(folder / "shard")], cwd=REPOSITORY, check=True)
-    (folder / "shard.json").write_text(json.dumps({"vocab_size": 256, "tokenizer_sha256": "0"}))
+    (folder / "shard.json").write_text(json.dumps({"tokenizer": {"vocab_size": 256, "sha256": "0"}}))
     launcher = Launcher(folder / "runs", folder / "shard")
     yield launcher
     launcher.end()

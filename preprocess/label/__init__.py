@@ -1,0 +1,1 @@
+"""Conversations -> tokens of which only the wanted turns are learned, several of them in a pack."""
