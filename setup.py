@@ -23,7 +23,7 @@ setup(
         "ftfy>=6.3",
         "gigatoken>=0.10",
         "hydra-core>=1.3,<1.4",
-        "icu4py>=1.2",
+        "icu4py>=1.1",
         "jinja2>=3.1.6",
         "langcodes>=3.5",
         "megatron-core==0.16.1",

@@ -47,6 +47,7 @@ class Progress:
 
     step: int = 0
     consumed_samples: int = 0
+    data: List[Dict[str, Any]] = dataclasses.field(default_factory=list)  # what decides which tokens are seen
 
 
 def save(run: Run, folder: Path, progress: Progress, chunks: List[Any], optimizer: AdamW, grid: Grid) -> Path:
@@ -124,7 +125,7 @@ def load(run: Run, path: Path, chunks: List[Any], optimizer: AdamW, grid: Grid) 
     optimizer.loaded(common["optimizer_step"])
     if same_layout:
         _set_rng_state(loaded["rng"])
-    return Progress(common["step"], common["consumed_samples"])
+    return Progress(common["step"], common["consumed_samples"], common.get("data", []))
 
 
 def load_weights(run: Run, path: Path, chunks: List[Any], optimizer: AdamW, grid: Grid) -> None:

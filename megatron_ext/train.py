@@ -73,6 +73,7 @@ def train(run: Run, folder: Path, stop: StopFlag) -> int:
     optimizer = AdamW(chunks, run, grid)
     begin = _restore(run, folder, chunks, optimizer, grid)
     loader = Loader(run, grid, "train", begin.step, begin.consumed_samples)
+    loader.compare(begin.data)
     validation = Loader(run, grid, "validation") if run.train.eval_every else None
     loop = Loop(run, folder, grid, Stepper(run, grid, chunks, optimizer), (loader, validation), stop)
     last = loop.go(begin.step)
@@ -121,7 +122,7 @@ class Loop:
     def save(self, step: int) -> None:
         from megatron_ext import checkpoint
 
-        progress = checkpoint.Progress(step, self.loader.position(step))
+        progress = checkpoint.Progress(step, self.loader.position(step), self.loader.fingerprint)
         stepper, folder = self.stepper, rundir.checkpoints(self.folder)
         checkpoint.save(self.run, folder, progress, stepper.chunks, stepper.optimizer, self.grid)
 

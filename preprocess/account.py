@@ -18,6 +18,7 @@ from preprocess.tokenizer.selftest import self_test
 from preprocess.work import Work, read_mark
 from preprocess.worker import READ, TOKENISE
 
+_TRIED = 50  # texts of the input in the tokenizer's self-test
 _LIBRARIES = ("numpy", "pyarrow", "sentencepiece", "tokenizers", "gigatoken", "ftfy", "fasttext-predict", "trafilatura")
 
 
@@ -34,6 +35,7 @@ class Counts:
     steps: Dict[str, Dict[str, Counter[str]]]
     lines_before: List[int]
     parts: List[InputPart]
+    how: List[str]  # the libraries that made ids: one, if all workers have the same installed
 
     @property
     def dropped(self) -> Dict[str, int]:
@@ -79,6 +81,7 @@ def of(plan: Plan, work: Work) -> Counts:
             InputPart(part.path, _size(plan, part), part.start, part.end, mark["sha256"], mark["records"])
             for part, mark in zip(plan.parts, first)
         ],
+        how=sorted({mark["how"] for mark in last if mark["how"]}),
     )
 
 
@@ -97,8 +100,8 @@ def manifest(plan: Plan, counts: Counts, shards: ShardSet, tokenizer: Tokenizer)
             path=recipe.tokenizer.path,
             sha256=fingerprint(recipe.blob),
             vocab_size=tokenizer.vocab_size,
-            how=tokenizer.exact,
-            self_test=dataclasses.asdict(self_test(tokenizer, recipe.sample)),
+            how="; ".join(counts.how),
+            self_test=dataclasses.asdict(self_test(tokenizer, recipe.sample[:_TRIED])),
         ),
         append_eod=recipe.eod is not None,
         prepend_bos=recipe.bos is not None,

@@ -45,6 +45,7 @@ class Encoded:
     rows: pa.RecordBatch
     text_bytes: int
     unknown_tokens: int
+    how: str  # the library that made the ids
     mask: Optional[np.ndarray] = None
     packs: Optional[np.ndarray] = None
 
@@ -96,6 +97,7 @@ class Encoder:
             metadata.describe(kept),
             sum(len(document.text.encode("utf-8")) for document in kept),
             unknown_tokens,
+            self.tokenizer.exact,
         )
 
     def _framed(self, ids: np.ndarray, lengths: np.ndarray, sequences: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
@@ -123,6 +125,7 @@ class Encoder:
             metadata.describe(kept),
             sum(len(document.text.encode("utf-8")) for document in kept),
             int((ids == unknown).sum()) if unknown is not None else 0,
+            self.tokenizer.exact,
             mask,
             packs,
         )

@@ -36,6 +36,7 @@ class PartWriter:
         self._batches: List[int] = []
         self.records = self.kept = self.text_bytes = self.unknown_tokens = 0
         self.unreadable: List[Any] = []  # [line in the part, why]
+        self.how = ""  # the ids were made
 
     def __enter__(self) -> PartWriter:
         return self
@@ -66,6 +67,7 @@ class PartWriter:
             self._table("rows", metadata.DESCRIPTION, encoded.rows)
             self.text_bytes += encoded.text_bytes
             self.unknown_tokens += encoded.unknown_tokens
+            self.how = encoded.how
             if encoded.mask is not None and encoded.packs is not None:
                 self._write("mask", encoded.mask)
                 self._write("packs", encoded.packs)
@@ -95,6 +97,7 @@ class PartWriter:
             batches=self._batches,
             text_bytes=self.text_bytes,
             unknown_tokens=self.unknown_tokens,
+            how=self.how,
             unreadable=len(self.unreadable),
             unreadable_places=self.unreadable[:PLACES],
             steps=totals(self._tallies),

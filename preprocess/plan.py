@@ -93,7 +93,7 @@ def with_tokenizer(plan: Plan) -> Plan:
     """Raises ValueError when the tokenizer is not there, damaged, or not what the settings say."""
     settings, source = plan.data.tokenizer, plan.data.source
     blob = tokenizer.read(settings.path)
-    opened = tokenizer.open_tokenizer(settings, blob)
+    opened = tokenizer.open_tokenizer(dataclasses.replace(settings, fast=False), blob)
     if settings.train_vocab_size not in (0, opened.vocab_size):
         raise ValueError(
             f"tokenizer {settings.path} is there already and has {opened.vocab_size} ids, not "

@@ -9,6 +9,7 @@ decides, then the next pass goes on with what is left.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -73,7 +74,7 @@ def put_together(planned: plan.Plan, folder: work.Work) -> manifest.Manifest:
     """The last stage: shards, table and manifest from the finished parts."""
     recipe, output = planned.recipe.encode, planned.data.source.output
     assert recipe is not None
-    opened = tokenizer.open_tokenizer(recipe.tokenizer, recipe.blob, recipe.sample)
+    opened = tokenizer.open_tokenizer(replace(recipe.tokenizer, fast=False), recipe.blob)
     counts = account.of(planned, folder)
     if counts.kept == 0:
         raise ValueError(f"no document was kept of {counts.read} read ({counts.reasons()}); no shard was written")

@@ -191,7 +191,11 @@ class Source:
 @dataclass(frozen=True)
 class Data:
     blend: List[str] = field(default_factory=list)  # shard prefixes
-    weights: List[float] = field(default_factory=list)  # one per prefix; empty: in proportion to their tokens
+    weights: List[float] = field(default_factory=list)  # one per prefix; empty: by epochs, or by tokens
+    epochs: List[float] = field(default_factory=list)  # one per prefix: how often each is seen, relative to the others
+    temperature: float = 1.0  # without weights and epochs: tokens ** (1 / temperature); 1: in proportion to the tokens
+    cache: str = ""  # folder for the orders of large sources; "": <root>/.index
+    allow_change: bool = False  # resume although the data is not that of the checkpoint
     split: str = "98,2,0"  # train, validation, test; in percent of the documents
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     source: Source = field(default_factory=Source)

@@ -323,6 +323,14 @@ def _shards(run: Run) -> Iterator[str]:
         yield "data.blend is empty; name the shards to train on (llm-preprocess data=... makes them)"
     if data.weights and len(data.weights) != len(data.blend):
         yield f"data.weights has {len(data.weights)} entries for {len(data.blend)} shards in data.blend; give one each"
+    if data.epochs and len(data.epochs) != len(data.blend):
+        yield f"data.epochs has {len(data.epochs)} entries for {len(data.blend)} shards in data.blend; give one each"
+    if data.weights and data.epochs:
+        yield "data.weights and data.epochs both say how much of each source is seen; give one of them"
+    if any(epochs <= 0 for epochs in data.epochs):
+        yield f"data.epochs={list(data.epochs)}; each must be above 0 (leave a shard out of data.blend to drop it)"
+    if data.temperature < 1:
+        yield f"data.temperature={data.temperature}; it must be 1 (by tokens) or more (towards equal shares)"
     if any(weight <= 0 for weight in data.weights):
         yield f"data.weights={list(data.weights)}; each must be above 0 (leave a shard out of data.blend to drop it)"
     tokenizers = {}

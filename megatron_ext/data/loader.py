@@ -7,16 +7,20 @@ step's global batch, b being the micro-batch size.
 
 from __future__ import annotations
 
+import logging
+import os
 from dataclasses import dataclass
-from typing import Iterator, List
+from typing import Any, Dict, Iterator, List
 
 import numpy as np
 import torch
 
 from megatron_ext.config.schema import Run
-from megatron_ext.data.samples import Blend, Samples, Span
-from megatron_ext.data.shard import Shard
+from megatron_ext.data import blending, source
+from megatron_ext.data.samples import Span
 from megatron_ext.runtime.parallel import Grid
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,30 @@ class Loader:
         Raises ValueError for missing or damaged shards and for splits shorter than one sequence.
         """
         self.run, self.grid, self.first_step, self.first_sample = run, grid, step, consumed
-        shards = [Shard(prefix) for prefix in run.data.blend]
-        length = run.model.seq_length
-        sources = [Samples(s, run.data.split, which, length, run.seed + place) for place, s in enumerate(shards)]
-        weights = run.data.weights or [float(len(shard.tokens)) for shard in shards]
-        batches = run.train.steps if which == "train" else run.train.eval_batches
-        self.blend = Blend(sources, weights, self.position(batches))
+        self.blend = blending.blend(run, which)
+        self._prepare(consumed)
+        self.fingerprint = blending.fingerprint(run, self.blend)
+
+    def _prepare(self, sample: int) -> None:
+        """The orders of the epochs that the first step reads: made by the first rank of a node, for all of it."""
+        together = torch.distributed.is_initialized()
+        if together and os.environ.get("LOCAL_RANK", "0") != "0":
+            torch.distributed.barrier()
+        for samples, count in zip(self.blend.sources, self.blend.mixture.counts(sample)):
+            samples.epoch(count // samples.per_epoch)
+        if together and os.environ.get("LOCAL_RANK", "0") == "0":
+            torch.distributed.barrier()
+
+    def compare(self, before: List[Dict[str, Any]]) -> None:
+        """Raises ValueError when the data of the checkpoint, if there is one, was another."""
+        changed = source.changes(before, self.fingerprint) if before else []
+        if changed and not self.run.data.allow_change:
+            raise ValueError(
+                f"the data is not that of the checkpoint: {'; '.join(changed)}; set it back, or go on with the new "
+                f"data by data.allow_change=true"
+            )
+        if changed:
+            log.warning("the data has changed: %s", "; ".join(changed))
 
     def position(self, step: int) -> int:
         """Number of the first sample of global batch number `step`: all before it have been seen."""

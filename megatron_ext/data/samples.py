@@ -2,18 +2,22 @@
 
 Documents of a split are shuffled anew in each epoch and laid end to end; the stream is cut into sequences, and those
 are shuffled in turn. Neither the number of steps nor the layout has a say, so a run may be extended or resumed anywhere
-and sees what it would have seen.
+and sees what it would have seen. All arithmetic is of Python's or 64-bit integers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import List, Sequence, Tuple
 
 import numpy as np
 
-from megatron_ext.data.shard import Shard
+from megatron_ext.data.mixture import Mixture
+from megatron_ext.data.order import Order, order
+from megatron_ext.data.permutation import Permutation
+from megatron_ext.data.source import Source
 
 SPLITS = ("train", "validation", "test")
 
@@ -29,70 +33,67 @@ class Span:
 
 
 class Samples:
-    """Samples of `length` + 1 tokens (inputs and, shifted by one, labels) from one split of one shard."""
+    """Samples of `length` + 1 tokens (inputs and, shifted by one, labels) from one split of one source.
 
-    def __init__(self, shard: Shard, split: str, which: str, length: int, seed: int) -> None:
-        """Raises ValueError when the split has fewer tokens than one sample."""
-        self.shard, self.length, self.seed = shard, length, seed
-        self.documents = np.arange(*_range(split, which, len(shard)))
-        tokens = int(shard.lengths[self.documents].sum())
-        self.per_epoch = (tokens - 1) // length
+    Each epoch has every sample once: number i is sample i modulo per_epoch of its epoch's shuffle.
+    """
+
+    def __init__(self, source: Source, split: str, which: str, length: int, seed: int, cache: Path) -> None:
+        """cache: folder for the orders of large sources. Raises ValueError when the split is shorter than a sample."""
+        self.source, self.length, self._seed, self._cache = source, length, seed, cache
+        self.documents = _range(split, which, len(source))
+        self.tokens_per_epoch = int(source.lengths[slice(*self.documents)].sum(dtype=np.int64))
+        self.per_epoch = (self.tokens_per_epoch - 1) // length
         if self.per_epoch < 1:
+            number = self.documents[1] - self.documents[0]
             raise ValueError(
-                f"the {which} split of {shard.prefix} has {tokens} tokens in {len(self.documents)} documents, fewer "
-                f"than one sequence of {length} + 1; change data.split, use more data, or lower model.seq_length"
+                f"the {which} split of {source.prefix} ({split!r}) has {self.tokens_per_epoch} tokens in {number} "
+                f"documents, fewer than one sequence of {length} + 1; change data.split, use more data, or lower "
+                f"model.seq_length"
             )
-        self._epoch = lru_cache(maxsize=2)(self._shuffle)
+        self.epoch = lru_cache(maxsize=2)(self._epoch)
 
-    def _shuffle(self, epoch: int) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """-> documents in order, where each starts in the stream, samples in order."""
-        random = np.random.default_rng([self.seed, epoch])
-        order = random.permutation(self.documents)
-        starts = np.concatenate([[0], np.cumsum(self.shard.lengths[order])])
-        return order, starts, random.permutation(self.per_epoch)
+    def _epoch(self, epoch: int) -> Tuple[Order, Permutation]:
+        """The order of its documents, and of its samples."""
+        documents = order(self.source.lengths, self.documents, self._seed, epoch, self._cache)
+        return documents, Permutation(self.per_epoch, [self._seed, epoch, 1])
 
     def spans(self, index: int) -> List[Span]:
-        epoch, position = divmod(index, self.per_epoch)
-        order, starts, samples = self._epoch(epoch)
-        begin = int(samples[position]) * self.length
-        end = begin + self.length + 1
-        first, last = np.searchsorted(starts, [begin, end - 1], side="right") - 1
         found = []
-        for place in range(int(first), int(last) + 1):
-            low, high = max(begin, int(starts[place])), min(end, int(starts[place + 1]))
-            if low < high:
-                found.append(Span(self.shard.prefix, int(order[place]), low - int(starts[place]), high - low))
+        for document, start, count in self._pieces(index):
+            shard, number = self.source.place(document)
+            found.append(Span(shard.prefix, number, start, count))
         return found
 
     def tokens(self, index: int) -> np.ndarray:
         """int64 [length + 1]."""
-        parts = [
-            self.shard.tokens[begin : begin + span.count]
-            for span in self.spans(index)
-            for begin in [int(self.shard.starts[span.document]) + span.start]
-        ]
-        return np.concatenate(parts).astype(np.int64)
+        return np.concatenate([self.source.read(*piece) for piece in self._pieces(index)]).astype(np.int64)
+
+    def _pieces(self, index: int) -> List[Tuple[int, int, int]]:
+        """(document, first token in it, number of tokens)."""
+        epoch, position = divmod(index, self.per_epoch)
+        documents, permutation = self.epoch(epoch)
+        begin = permutation(position) * self.length
+        end = begin + self.length + 1
+        first, last = np.searchsorted(documents.starts, [begin, end - 1], side="right") - 1
+        found = []
+        for place in range(int(first), int(last) + 1):
+            start, stop = int(documents.starts[place]), int(documents.starts[place + 1])
+            low, high = max(begin, start), min(end, stop)
+            if low < high:
+                found.append((int(documents.documents[place]), low - start, high - low))
+        return found
 
 
 class Blend:
-    """Several sources by weight: sample number i of the run is sample number k of one of them.
+    """Several sources by weight: sample number i of the run is sample number k of one of them."""
 
-    The choice is greedy, always the source that is farthest behind its weight (megatron-core's builder), so the first i
-    choices do not depend on how many follow.
-    """
-
-    def __init__(self, sources: Sequence[Samples], weights: Sequence[float], count: int) -> None:
-        self.sources = sources
-        if len(sources) > 1:  # one source needs no table: at full scale that would be gigabytes on each rank
-            from megatron.core.datasets import helpers_cpp
-
-            self._choice, self._index = np.zeros(count, dtype=np.int16), np.zeros(count, dtype=np.int64)
-            share = np.asarray(weights, dtype=np.float64) / np.sum(weights)
-            helpers_cpp.build_blending_indices(self._choice, self._index, share, len(sources), count, False)
+    def __init__(self, sources: Sequence[Samples], weights: Sequence[float]) -> None:
+        self.sources, self.mixture = sources, Mixture(weights)
 
     def place(self, index: int) -> Tuple[int, int]:
         """Sample of the run -> number of its source, number of the sample there."""
-        return (0, index) if len(self.sources) == 1 else (int(self._choice[index]), int(self._index[index]))
+        return self.mixture.place(index)
 
     def spans(self, index: int) -> List[Span]:
         source, sample = self.place(index)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import struct
+import time
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,8 +17,9 @@ from hypothesis import strategies as st
 
 from megatron_ext.config.load import compose
 from megatron_ext.data.loader import Loader, _on_rank
-from megatron_ext.data.samples import SPLITS, Blend, Samples, _range
+from megatron_ext.data.samples import SPLITS, Samples, _range
 from megatron_ext.data.shard import Shard
+from megatron_ext.data.source import Source
 
 pytestmark = pytest.mark.usefixtures("megatron_core")
 CODES = {np.uint8: 1, np.int8: 2, np.int16: 3, np.int32: 4, np.int64: 5, np.uint16: 8}
@@ -43,7 +47,11 @@ def numbered(folder, lengths, dtype=np.int32, name="numbered"):
     """A shard in which token i of the whole shard has the id i, so that every token tells where it is from."""
     starts = np.concatenate([[0], np.cumsum(lengths)])
     documents = [[list(range(int(a), int(b)))] for a, b in zip(starts, starts[1:])]
-    return Shard(write(folder / name, documents, dtype))
+    return Source(write(folder / name, documents, dtype))
+
+
+def samples_of(source, *more):
+    return Samples(source, *more, cache=Path("unused"))
 
 
 # --- shards ------------------------------------------------------------------------------------------------------
@@ -133,7 +141,7 @@ def test_shards_without_documents_or_tokens_are_refused(tmp_path):
 
 def slow_stream(shard, documents, order):
     return [int(token) for document in order for token in
-            shard.tokens[shard.starts[document] : shard.starts[document] + shard.lengths[document]]
+            shard.read(document, 0, shard.lengths[document])
             if document in documents]  # fmt: skip
 
 
@@ -146,7 +154,7 @@ def slow_stream(shard, documents, order):
 def test_samples_are_windows_of_the_shuffled_documents(tmp_path_factory, lengths, length, seed):
     """Against a slow reference, for two epochs: tokens, spans, and what becomes of every token."""
     shard = numbered(tmp_path_factory.getbasetemp(), lengths)
-    samples = Samples(shard, "1,0,0", "train", length, seed)
+    samples = samples_of(shard, "1,0,0", "train", length, seed)
     total = sum(lengths)
     assert samples.per_epoch == (total - 1) // length
     for epoch in range(2):
@@ -165,14 +173,13 @@ def test_samples_are_windows_of_the_shuffled_documents(tmp_path_factory, lengths
             for span in samples.spans(number):
                 assert span.prefix == shard.prefix and span.count > 0
                 assert span.start + span.count <= shard.lengths[span.document]
-                start = int(shard.starts[span.document]) + span.start
-                rebuilt += shard.tokens[start : start + span.count].tolist()
+                rebuilt += shard.read(span.document, span.start, span.count).tolist()
             assert rebuilt == tokens.tolist()
 
 
 def test_epochs_and_seeds_differ_and_repeat(tmp_path):
     shard = numbered(tmp_path, [10] * 30)
-    first, again, other = (Samples(shard, "1,0,0", "train", 5, seed) for seed in (1, 1, 2))
+    first, again, other = (samples_of(shard, "1,0,0", "train", 5, seed) for seed in (1, 1, 2))
     n = first.per_epoch
     run = [first.tokens(i).tolist() for i in range(2 * n)]
     assert run == [again.tokens(i).tolist() for i in range(2 * n)]
@@ -194,7 +201,7 @@ def test_training_never_sees_a_document_of_another_split(tmp_path):
     shard = numbered(tmp_path, [7] * 50)
     seen = {}
     for which in SPLITS:
-        samples = Samples(shard, "80,15,5", which, 4, 0)
+        samples = samples_of(shard, "80,15,5", which, 4, 0)
         seen[which] = {span.document for i in range(3 * samples.per_epoch) for span in samples.spans(i)}
     assert seen["train"] == set(range(40)) and seen["validation"] <= set(range(40, 48)) and seen["test"] <= {48, 49}
 
@@ -202,49 +209,47 @@ def test_training_never_sees_a_document_of_another_split(tmp_path):
 def test_a_split_too_short_is_refused_with_its_size(tmp_path):
     shard = numbered(tmp_path, [3, 4])
     with pytest.raises(ValueError, match=r"train split of .* has 7 tokens in 2 documents, fewer than one .* 7 \+ 1"):
-        Samples(shard, "1,0,0", "train", 7, 0)
-    assert Samples(shard, "1,0,0", "train", 6, 0).per_epoch == 1
-    with pytest.raises(ValueError, match="test split of .* has 0 tokens in 0 documents"):
-        Samples(shard, "1,0,0", "test", 1, 0)
+        samples_of(shard, "1,0,0", "train", 7, 0)
+    assert samples_of(shard, "1,0,0", "train", 6, 0).per_epoch == 1
+    with pytest.raises(ValueError, match="test split of .*'1,0,0'.* has 0 tokens in 0 documents"):
+        samples_of(shard, "1,0,0", "test", 1, 0)
 
 
-# --- blends ------------------------------------------------------------------------------------------------------
+def test_an_empty_split_is_refused_within_a_second(tmp_path):
+    """D31: megatron-core 0.16.1 looks for the number of epochs for ever."""
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="validation split of .*'98,1,1'.* has 0 tokens"):
+        samples_of(numbered(tmp_path, [5] * 10), "98,1,1", "validation", 4, 0)
+    assert time.monotonic() - began < 1
 
 
-def blend_of(tmp_path, weights, count):
-    sources = [Samples(numbered(tmp_path, [50] * 4, name=f"s{i}"), "1,0,0", "train", 9, i) for i in range(len(weights))]
-    return Blend(sources, weights, count)
+@pytest.mark.parametrize("number", [1, 12, 13, 21, 24, 25])
+def test_every_sample_of_an_epoch_before_any_comes_again(tmp_path, number):
+    """D34: any number of samples, the last epoch partial like the others; the same seed gives the same order."""
+    shard = numbered(tmp_path, [5] * 10)
+    samples, again = (samples_of(shard, "1,0,0", "train", 4, 3) for _ in range(2))
+    assert samples.per_epoch == 12
+    found = [tuple(samples.tokens(i)) for i in range(number)]
+    assert found == [tuple(again.tokens(i)) for i in range(number)]
+    for epoch in range(0, number, 12):
+        assert len(set(found[epoch : epoch + 12])) == len(found[epoch : epoch + 12])
 
 
-@settings(max_examples=30)
-@given(weights=st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=6))
-def test_at_every_moment_each_source_is_within_a_few_samples_of_its_weight(tmp_path_factory, weights):
-    blend = blend_of(tmp_path_factory.getbasetemp(), weights, 600)
-    share, counts = np.array(weights) / sum(weights), np.zeros(len(weights))
-    for index in range(600):
-        source, sample = blend.place(index)
-        assert sample == counts[source]  # each source in order, none of its samples left out
-        counts[source] += 1
-        assert (abs(counts - share * (index + 1)) <= len(weights)).all()
-
-
-def test_an_extreme_weight_waits_for_its_turn(tmp_path):
-    blend = blend_of(tmp_path, [1.0, 1e-6], 10000)
-    chosen = Counter(blend.place(index)[0] for index in range(10000))
-    assert chosen[0] >= 9999
-
-
-def test_one_source_is_read_in_order_and_needs_no_table(tmp_path):
-    blend = blend_of(tmp_path, [0.3], 10**15)
-    assert blend.place(10**14) == (0, 10**14)
-    assert blend.tokens(3).tolist() == blend.sources[0].tokens(3).tolist()
-    assert len(blend.tokens(10**9)) == 10
-
-
-def test_a_longer_run_begins_like_a_shorter_one(tmp_path):
-    short, long = (blend_of(tmp_path, [0.5, 0.3, 0.2], count) for count in (100, 5000))
-    for index in range(100):
-        assert short.place(index) == long.place(index) and short.spans(index) == long.spans(index)
+def test_a_set_of_shards_is_one_source(tmp_path):
+    """Shards of two dtypes under one manifest (D10): the same samples as from one shard that has it all."""
+    lengths = [7, 3, 9, 5, 8]
+    whole = numbered(tmp_path, lengths, name="whole")
+    pieces = [whole.read(d, 0, n).tolist() for d, n in enumerate(lengths)]
+    write(tmp_path / "set-00000", [[p] for p in pieces[:2]], np.uint16)
+    write(tmp_path / "set-00001", [[p] for p in pieces[2:]], np.int32)
+    (tmp_path / "set.json").write_text(json.dumps({"shards": [{"name": "set-00000"}, {"name": "set-00001"}]}))
+    both = Source(str(tmp_path / "set"))
+    assert len(both) == 5 and both.tokens == 32
+    ours, theirs = (samples_of(one, "1,0,0", "train", 4, 0) for one in (both, whole))
+    assert [ours.tokens(i).tolist() for i in range(20)] == [theirs.tokens(i).tolist() for i in range(20)]
+    named = {(span.prefix, span.document) for i in range(7) for span in ours.spans(i)}
+    every = {(str(tmp_path / f"set-{n:05}"), d) for n, k in ((0, 2), (1, 3)) for d in range(k)}
+    assert named <= every and {prefix for prefix, _ in named} == {prefix for prefix, _ in every}
 
 
 # --- loader ------------------------------------------------------------------------------------------------------
@@ -352,3 +357,18 @@ def test_a_negative_id_is_refused_too(tmp_path):
     with pytest.raises(ValueError, match="token id -3"):
         for step in range(3):
             list(data.microbatches(step))
+
+
+def test_other_data_after_a_resume_is_refused_with_what_changed(tmp_path):
+    """The checkpoint says what the run saw; nobody would ever find out otherwise."""
+    prefix = write(tmp_path / "s", [[list(range(100))] for _ in range(9)])
+    before = loader(prefix).fingerprint
+    loader(prefix).compare(before)
+    loader(prefix).compare([])  # a checkpoint of an earlier version
+    write(tmp_path / "s", [[list(range(99)) + [7]] for _ in range(9)])
+    (tmp_path / "s.json").write_text(json.dumps({"fingerprint": "another"}))
+    with pytest.raises(ValueError, match="source 0 .*fingerprint idx-.* -> another; .*data.allow_change=true"):
+        loader(prefix).compare(before)
+    loader(prefix, "data.allow_change=true").compare(before)
+    with pytest.raises(ValueError, match="1 sources became 2"):
+        loader(f"{prefix},{prefix}").compare(before)

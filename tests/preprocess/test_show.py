@@ -8,15 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocess import manifest, show
+from preprocess import manifest, merge_shards, show
 from preprocess.dataset import Dataset
 from preprocess.merge import ShardSet
 from preprocess.prepare import prepare
 from preprocess.shards import Shard
+from tests.preprocess.test_merge_shards import write_set
 
 TEXTS = ["lazy dog", "", "the fox. a dog.", "a box of jugs", "fox"]
 
@@ -80,15 +82,9 @@ def test_a_shard_of_a_set_is_opened_by_itself(tmp_path, make_data, capsys):
 )
 def test_a_token_is_of_the_document_that_holds_it(tmp_path_factory, lengths, limit):
     """For all sets: documents of some sequences, in shards of any size."""
-    import numpy as np
-
-    from tests.preprocess.test_merge_shards import write_set
-
     folder = tmp_path_factory.mktemp("set")
     write_set(folder / "a", lengths)
     shard = Shard(str(folder / "a"))
-    from preprocess import merge_shards
-
     with ShardSet(folder, "set", np.dtype(np.uint16), limit, False) as shards:
         merge_shards._copy(str(folder / "a"), shards, False)
     data = Dataset.__new__(Dataset)
