@@ -54,6 +54,8 @@ def _prepare(options: argparse.Namespace) -> int:
         overrides.append(f"data.source.max_bad_records={options.max_bad_records}")
     run = load.compose(overrides)
     started = time.perf_counter()
+    if run.cluster.kind == ClusterKind.slurm and options.force:
+        raise ValueError(f"--force is for runs on this machine; remove {run.data.source.output}.json instead")
     if run.cluster.kind == ClusterKind.slurm:
         from preprocess import cluster
 

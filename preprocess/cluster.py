@@ -31,7 +31,7 @@ def prepare(run: Run, say: Callable[[str], None], detach: bool = False) -> Optio
         return found
     folder = work.of(run.data.source.output)
     with held(folder.folder, run.data.source.output):
-        jobs = _under_way(folder) or _submit(run, planned, folder, say)
+        jobs = _under_way(run, folder) or _submit(run, planned, folder, say)
     if detach:
         say(f"submitted as jobs {', '.join(jobs)}; the same command again waits for them")
         return None
@@ -81,12 +81,19 @@ def _submit(run: Run, planned: plan.Plan, folder: work.Work, say: Callable[[str]
     return jobs
 
 
-def _under_way(folder: work.Work) -> List[str]:
+def _under_way(run: Run, folder: work.Work) -> List[str]:
     try:
         jobs: List[str] = json.loads((folder.folder / "jobs.json").read_text())
     except (FileNotFoundError, ValueError):
         return []
-    return jobs if array.alive(jobs) else []
+    if not array.alive(jobs):
+        return []
+    if load.read(_run_yaml(folder)) != run:
+        raise ValueError(
+            f"jobs {', '.join(jobs)} are making {run.data.source.output} with other settings ({_run_yaml(folder)}); "
+            f"wait for them, or scancel them"
+        )
+    return jobs
 
 
 def _run_yaml(folder: work.Work) -> Path:

@@ -128,6 +128,10 @@ def _check(source: schema.Source) -> None:
     for name, least in (("tasks", 1), ("part_bytes", 1 << 16)):
         if (value := getattr(source, name)) < least:
             raise ValueError(f"data.source.{name}={value}; it must be at least {least}")
+    if source.shard_tokens and source.label.template:
+        raise ValueError(
+            "data.source.shard_tokens is for plain text; conversations (data.source.label) go to one shard"
+        )
     if source.split_sentences and source.label.template:
         raise ValueError("data.source.split_sentences is for plain text; conversations (data.source.label) stay whole")
 

@@ -34,6 +34,8 @@ def prepare(
         return found
     folder = work.of(data.source.output)
     with held(folder.folder, data.source.output):
+        if force:
+            folder.clear()
         for stage in stages.stages(planned):
             planned = _run(planned, folder, stage, progress)
         made = put_together(planned, folder)

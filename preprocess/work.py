@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional
@@ -26,6 +27,11 @@ LAST_PASS = ("tokens", "lengths", "sequences", "rows", "mask", "packs")
 @dataclass(frozen=True)
 class Work:
     folder: Path
+
+    def clear(self) -> None:
+        """Forget what is finished; the lock, which is ours, stays."""
+        for path in self.folder.glob("pass-*"):
+            shutil.rmtree(path)
 
     def pass_folder(self, number: int) -> Path:
         return self.folder / f"pass-{number}"

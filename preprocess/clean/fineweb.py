@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-from preprocess.clean.lines import lines
+from preprocess.clean.lines import QUOTES, SENTENCE_ENDS, lines
 from preprocess.clean.words import words
 from preprocess.document import Document, Dropped
 from preprocess.pipeline import Apply, Tally, each
 
-_STOPS = (".", "?", "!", "。", "？", "！", ":", ";", "”", '"', "’", "…", "؟", "।", "」")
+_STOPS = SENTENCE_ENDS + QUOTES  # its code had . ! ? and quotes at first, then the marks of all scripts
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """Step `gopher_repetition`: texts that repeat themselves; Rae et al. 2021 (Gopher), table A1.
 
 Shares of characters are of those of all words. A run of n words counts as a duplicate where it stood before in the
-text; a word that several duplicates cover counts once. With n the covered share can only fall, so most texts are done
-after
-5.
+text; a word that several duplicates cover counts once. With n
+the covered share can only fall, so most texts are done after 5.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Step `language`: which language a text is in, by fastText's model of 176 (Joulin et al. 2016), shipped by a
-package."""
+"""Step `language`: which language a text is in, by fastText's model of 176 (Joulin et al. 2016) in a package."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Callable, List, Tuple, Union
 
-from preprocess.clean.language_codes import code, model
+from preprocess.clean.language_codes import code, label_code, model, wanted_code
 from preprocess.document import Document, Dropped
 from preprocess.pipeline import Apply, Tally, each
 
@@ -28,8 +27,10 @@ class Language:
     trust: bool = False
 
     def open(self) -> Apply:
+        if not 0 <= self.min_score <= 1:
+            raise ValueError(f"{_STEP}: min_score={self.min_score} is no probability; give 0 to 1")
         identify = identifier()
-        kept = {code(name, _STEP) for name in self.keep}
+        kept = {wanted_code(name, _STEP) for name in self.keep}
 
         def one(document: Document, tally: Tally) -> Union[Document, Dropped]:
             named = document.metadata.get("language") or document.metadata.get("lang")
@@ -49,13 +50,14 @@ def identifier() -> Callable[[str], Tuple[str, float]]:
 
     def identify(text: str) -> Tuple[str, float]:
         start = max(0, (len(text) - _LOOKED_AT) // 2)
-        line = " ".join(text[start : start + _LOOKED_AT].split())  # the model takes a line, and stops at its end
+        # The model takes a line, and reads it up to a line end or to the word </s>, which is one to it.
+        line = " ".join([word for word in text[start : start + _LOOKED_AT].split() if word != "</s>"])
         if not any(map(str.isalpha, line)):
             return UNKNOWN, 0.0
         labels, scores = model().predict(line)
         if not labels:
             return UNKNOWN, 0.0
-        return labels[0].removeprefix("__label__"), min(1.0, float(scores[0]))
+        return label_code(labels[0]), min(1.0, float(scores[0]))
 
     return identify
 

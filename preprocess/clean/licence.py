@@ -38,6 +38,9 @@ class Licence:
         names = next((found for key in FIELDS if (found := _names(document.metadata.get(key)))), [])
         if not names:
             return self._without(document, tally)
+        if not _names(document.metadata.get("licence", names)):  # the table takes `licence` before `license`
+            metadata = {key: value for key, value in document.metadata.items() if key != "licence"}
+            document = dataclasses.replace(document, metadata=metadata)
         return self._refused(names) or document
 
     def _without(self, document: Document, tally: Tally) -> Union[Document, Dropped]:

@@ -126,3 +126,10 @@ def test_a_request_that_slurm_refuses_is_wrong_input(tmp_path: Path, overrides: 
     process = start([*overrides, *CLUSTER, "cluster.partition=nowhere"])
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2 and "invalid partition" in err and slurm("squeue", "-h") == ""
+
+
+def test_other_settings_do_not_join_a_chain_that_is_under_way(tmp_path: Path, overrides: List[str]) -> None:
+    assert start([*overrides, *CLUSTER, "--detach"]).wait(60) == 0
+    process = start([*overrides, *CLUSTER, "data.source.append_eod=false"])
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2 and "with other settings" in err and "scancel" in err

@@ -124,9 +124,21 @@ def test_c4_drops_pages(text, left):
     assert through("c4", text)[0] == left
 
 
+@pytest.mark.parametrize("end", "。 ؟ । ။ ። ។ ։".split())
+def test_the_sentence_marks_of_all_scripts_end_lines(end):
+    """Burmese, Ethiopic, Khmer and Armenian too, for the rules that ask for punctuation."""
+    text = text_of(200, ending=end)
+    assert through("fineweb", text)[0].text == text
+    settings = {"terminal_punctuation": True, "min_sentences": 0}
+    document, changed = through({"c4": settings}, text)
+    assert document.text == text and changed == {}
+
+
 def test_c4_settings(tmp_path):
-    document, _ = through("c4", PROSE.replace("winter", "winter [12][citation needed]"))
-    assert document.text == PROSE
+    document, changed = through("c4", PROSE.replace("winter", "winter [12][citation needed]"))
+    assert document.text == PROSE and changed == {"lines without citation marks": 1}
+    assert through("c4", "Too short\n{" + PROSE) == ("curly bracket", {})
+    assert through("c4", "Too short\nThis is the only sentence.") == ("few sentences", {})  # no change: it is dropped
     document, changed = through(
         {"c4": {"terminal_punctuation": True}}, PROSE + "\nA line without an end\nOr ends so..."
     )

@@ -24,7 +24,10 @@ def test_all_spellings_of_a_language_are_understood(name):
     assert through(step, FRENCH)[0] == "other language"
 
 
-@pytest.mark.parametrize("name, known", [("cmn", "zh"), ("zho_Hans", "zh"), ("deu_Latn", "de"), ("pt-BR", "pt")])
+@pytest.mark.parametrize("name, known", [("cmn", "zh"), ("zho_Hans", "zh"), ("deu_Latn", "de"), ("pt-BR", "pt"),
+                                         ("nob_Latn", "no"), ("nno_Latn", "nn"), ("tgl_Latn", "tl"), ("fil", "tl"),
+                                         ("iw", "he"), ("als_Latn", "sq"), ("gsw", "gsw"), ("sh", "sh"),
+                                         ("arb_Arab", "ar"), ("yue", "yue"), ("pes", "fa")])  # fmt: skip
 def test_codes_of_other_lists(name, known):
     assert code(name, "") == known
 
@@ -35,10 +38,33 @@ def test_an_unknown_code_stops_the_run(name):
         through({"language": {"keep": [name]}}, "a")
 
 
+@pytest.mark.parametrize("name", ["zho_Hant", "srp_Latn", "eng-Cyrl"])
+def test_a_script_that_the_model_cannot_ask_for_is_refused(name):
+    """It would keep the language in its other script, without a word."""
+    with pytest.raises(ValueError, match="asks for the script .* add the step script"):
+        through({"language": {"keep": [name]}}, "a")
+
+
+def test_a_document_may_name_any_script():
+    document, _ = through({"language": {"keep": ["zh"], "trust": True}}, PROSE, language="zho_Hant")
+    assert document.metadata["language"] == "zh"
+
+
+def test_alemannic_is_not_written_down_as_albanian():
+    """The model calls it als, which is Albanian in ISO 639."""
+    text = "D Schwiiz isch es Land z Mitteleuropa. Mir rede do Schwyzerdütsch und s Wätter isch hüt schön gsi, gäll."
+    assert through("language", text * 3)[0].metadata["language"] == "gsw"
+
+
 def test_line_ends_do_not_decide():
     """D18: fastText looks at the first line only, or raises."""
     document, _ = through("language", "This is the first line.\n" + GERMAN)
     assert document.metadata["language"] == "de"
+
+
+def test_the_models_own_end_of_line_does_not_decide():
+    """D18 once more: to fastText the word </s> is a line end, and texts about language models have it."""
+    assert through("language", "This is English text. </s> " + GERMAN * 3)[0].metadata["language"] == "de"
 
 
 @pytest.mark.parametrize("text", ["\n\n", "", "1234 !!"])
@@ -72,6 +98,11 @@ def test_licences(settings, licence, left, changed, key):
     assert counts == changed and (document == left or (left is True and document.text == "a"))
     if changed == {"default licence": 1} and left is True:
         assert document.metadata["licence"] == "CC0"
+
+
+def test_an_empty_field_does_not_hide_the_licence():
+    document, counts = through("licence", "a", licence="", license="MIT")
+    assert document.metadata == {"license": "MIT"} and counts == {}
 
 
 @pytest.mark.parametrize(
@@ -128,6 +159,7 @@ def test_a_fasttext_model_as_classifier():
         ({"classifier": {"path": "gone.bin", "threshold": 1}}, "gone.bin does not exist"),
         ({"classifier": {"threshold": 1}}, "'path'"),
         ({"licence": {"missing": "keep"}}, "flag or drop"),
+        ({"language": {"min_score": 65}}, "is no probability"),
         ({"script": {"scripts": []}}, "name a script"),
         ({"script": {"scripts": ["Klingon"]}}, "Unicode has no script 'Klingon'"),
         ({"length": {"min_words": 5, "max_words": 2}}, "nothing would be left"),
