@@ -16,6 +16,7 @@ from megatron_ext.config.rundir import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from megatron_ext.config.schema import ClusterKind, Run
 from preprocess import report
 from preprocess.manifest import Manifest
+from preprocess.manifest import read as read_manifest
 from preprocess.prepare import prepare
 from preprocess.steps import STEPS
 
@@ -42,7 +43,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return EXIT_BAD_INPUT
     except (OSError, MemoryError, KeyboardInterrupt) as error:
         reason = str(error) or type(error).__name__
-        print(f"llm-preprocess: {reason}; the same command goes on from what is finished", file=sys.stderr)
+        print(f"llm-preprocess: {reason}; put right, the same command goes on from what is finished", file=sys.stderr)
         return EXIT_FAILED
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -53,7 +54,7 @@ def _prepare(options: argparse.Namespace) -> int:
     if options.max_bad_records is not None:
         overrides.append(f"data.source.max_bad_records={options.max_bad_records}")
     run = load.compose(overrides)
-    started = time.perf_counter()
+    started, before = time.perf_counter(), _stamp(run.data.source.output)
     if run.cluster.kind == ClusterKind.slurm and options.force:
         raise ValueError(f"--force is for runs on this machine; remove {run.data.source.output}.json instead")
     if run.cluster.kind == ClusterKind.slurm:
@@ -66,13 +67,26 @@ def _prepare(options: argparse.Namespace) -> int:
     else:
         with _Progress() as progress:
             manifest = prepare(run.data, progress, options.force)
+    seconds = time.perf_counter() - started
     if not options.no_report:
         report.write(run.data.source.output)
+    if before == manifest.stamp and not options.force:
+        print("nothing to do: input, settings and code are those it was made of", file=sys.stderr)
     said = sys.stderr if options.json else sys.stdout
-    print(_summary(manifest, run.data.source.output, time.perf_counter() - started), file=said)
+    print(_summary(manifest, run.data.source.output, seconds), file=said)
+    if not options.no_report:
+        print(f"what is in it: {run.data.source.output}.card.html", file=said)
     if options.json:
         print(manifest.to_json(), end="")
     return EXIT_DONE
+
+
+def _stamp(output: str) -> str:
+    """Of what lies there; "" for nothing."""
+    try:
+        return read_manifest(output).stamp
+    except ValueError:
+        return ""
 
 
 class _Progress:
@@ -117,7 +131,7 @@ def _summary(manifest: Manifest, prefix: str, seconds: float) -> str:
         lines.append(f"{manifest.unreadable:,} records could not be read, the first: {manifest.unreadable_places[0]}")
     if manifest.unknown_tokens:
         lines.append(f"{manifest.unknown_tokens:,} tokens are <unk>: text that the shard does not hold")
-    return "\n".join([*lines, f"what is in it: {prefix}.card.html"])
+    return "\n".join(lines)
 
 
 def _stop(number: int, frame: Optional[FrameType]) -> None:

@@ -67,7 +67,7 @@ def _make(name: str, settings: Dict[str, Any]) -> Step:
             known = ", ".join(fields) or "none"
             raise ValueError(f"step {name} has no setting {key!r}{_near(key, fields)}; it has {known}")
         if not _is(value, fields[key]):
-            raise ValueError(f"step {name}: {key}={value!r} is {type(value).__name__}, expected {fields[key]}")
+            raise ValueError(f"step {name}: {key}={value!r} is {type(value).__name__}, expected {_said(fields[key])}")
     try:
         made: Step = step(**settings)
         return made
@@ -91,6 +91,16 @@ def _is(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, kind)
+
+
+def _said(kind: Any) -> str:
+    """A type as a person would say it."""
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Union:
+        return " or ".join("null" if one is type(None) else _said(one) for one in inside)
+    if origin in (list, dict):
+        return f"a {origin.__name__}, each {_said(inside[-1])}"
+    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(kind, str(kind))
 
 
 def _near(name: str, known: Any) -> str:

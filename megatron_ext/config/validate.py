@@ -317,10 +317,8 @@ def _start(run: Run) -> Iterator[str]:
         yield f"train.init_from={run.train.init_from} is no folder; name a run or a checkpoint"
 
 
-def _shards(run: Run) -> Iterator[str]:
+def _blend(run: Run) -> Iterator[str]:
     data = run.data
-    if not data.blend:
-        yield "data.blend is empty; name the shards to train on (llm-preprocess data=... makes them)"
     if data.weights and len(data.weights) != len(data.blend):
         yield f"data.weights has {len(data.weights)} entries for {len(data.blend)} shards in data.blend; give one each"
     if data.epochs and len(data.epochs) != len(data.blend):
@@ -333,8 +331,13 @@ def _shards(run: Run) -> Iterator[str]:
         yield f"data.temperature={data.temperature}; it must be 1 (by tokens) or more (towards equal shares)"
     if any(weight <= 0 for weight in data.weights):
         yield f"data.weights={list(data.weights)}; each must be above 0 (leave a shard out of data.blend to drop it)"
+
+
+def _shards(run: Run) -> Iterator[str]:
+    if not run.data.blend:
+        yield "data.blend is empty; name the shards to train on (llm-preprocess data=... makes them)"
     tokenizers = {}
-    for prefix in data.blend:
+    for prefix in run.data.blend:
         sidecar = Path(f"{prefix}.json")
         if missing := _missing(prefix):
             yield f"shard {prefix}: no {' and no '.join(missing)}; make it with llm-preprocess, or correct data.blend"

@@ -52,7 +52,7 @@ def report(run: Run, mixed: Blend, number: int) -> Dict[str, Any]:
         "samples": number,
         "tokens": number * run.model.seq_length,
         "sources": rows,
-        "without_a_sample": [row["source"] for row in rows if not row["samples"]],
+        "without_a_sample": mixed.without(number),
         "effective_sources": math.exp(-sum(share * math.log(share) for share in seen)),
         "simpson": 1 - sum(share * share for share in seen),
     }

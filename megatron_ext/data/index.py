@@ -1,7 +1,7 @@
-"""python -m megatron_ext.data.index OVERRIDES: what a run will see of each source, and the order files it needs.
+"""python -m megatron_ext.data.index: what a run will see of each source, and the order files it needs.
 
-As llm-launch takes them: data=..., train.steps=..., model.seq_length=... On a login node, ahead of the job: then no
-rank builds anything. No torch, no GPU.
+Of a run folder, or of what llm-launch would be given: data=... train.steps=... model.seq_length=... On a login node,
+ahead of the job: then no rank builds anything. No torch, no GPU.
 """
 
 from __future__ import annotations
@@ -9,31 +9,38 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from megatron_ext.config import load
-from megatron_ext.config.rundir import EXIT_BAD_INPUT, EXIT_DONE
+from megatron_ext.config import load, rundir, validate
+from megatron_ext.config.schema import Run
 from megatron_ext.data import blending
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m megatron_ext.data.index", description=__doc__)
-    parser.add_argument("overrides", nargs="*", metavar="group=choice or field=value")
+    parser.add_argument("overrides", nargs="*", metavar="RUN_FOLDER | group=choice | field=value")
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     options = parser.parse_args(arguments)
     try:
-        run = load.compose(options.overrides)
+        run = _run(options.overrides)
         mixed = blending.blend(run, "train")
     except ValueError as error:
         print(f"megatron_ext.data.index: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return rundir.EXIT_BAD_INPUT
     number = run.train.steps * run.train.global_batch_size
-    for source, count in zip(mixed.sources, mixed.mixture.counts(number)):
-        for epoch in range(-(-count // source.per_epoch)):
-            source.epoch(epoch)
+    mixed.prepare(0, number)
     report = blending.report(run, mixed, number)
     print(json.dumps(report, indent=1) if options.json else text(report))
-    return EXIT_DONE
+    return rundir.EXIT_DONE
+
+
+def _run(arguments: List[str]) -> Run:
+    if len(arguments) == 1 and Path(arguments[0]).is_dir():
+        return load.read(rundir.run_yaml(Path(arguments[0])))
+    run = load.compose(arguments)
+    validate.check_config(run)
+    return run
 
 
 def text(report: Dict[str, Any]) -> str:

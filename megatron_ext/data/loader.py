@@ -41,21 +41,23 @@ class Loader:
         """
         self.run, self.grid, self.first_step, self.first_sample = run, grid, step, consumed
         self.blend = blending.blend(run, which)
-        self._prepare(consumed)
+        steps = run.train.steps if which == "train" else run.train.eval_batches
+        self._prepare(consumed, max(consumed, self.position(steps)))
         self.fingerprint = blending.fingerprint(run, self.blend)
 
-    def _prepare(self, sample: int) -> None:
-        """The orders of the epochs that the first step reads: made by the first rank of a node, for all of it."""
-        together = torch.distributed.is_initialized()
-        if together and os.environ.get("LOCAL_RANK", "0") != "0":
+    def _prepare(self, begin: int, end: int) -> None:
+        """All files that samples [begin, end) need: made by the first rank of a node, while the others wait."""
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            self.blend.prepare(begin, end)
+        if torch.distributed.is_initialized():
             torch.distributed.barrier()
-        for samples, count in zip(self.blend.sources, self.blend.mixture.counts(sample)):
-            samples.epoch(count // samples.per_epoch)
-        if together and os.environ.get("LOCAL_RANK", "0") == "0":
-            torch.distributed.barrier()
+        for prefix in self.blend.without(end):
+            log.warning("%s gets none of %d samples: its weight is too small for so few", prefix, end)
 
     def compare(self, before: List[Dict[str, Any]]) -> None:
         """Raises ValueError when the data of the checkpoint, if there is one, was another."""
+        if self.first_step and not before:
+            log.warning("the checkpoint does not say what its data was, so nobody knows whether it is the same")
         changed = source.changes(before, self.fingerprint) if before else []
         if changed and not self.run.data.allow_change:
             raise ValueError(

@@ -32,15 +32,17 @@ def order(lengths: np.ndarray, documents: Tuple[int, int], seed: int, epoch: int
     begin, end = documents
     if end - begin <= IN_MEMORY:
         return _shuffled(lengths, begin, end, seed, epoch)
-    path = cache / f"{_name(lengths, begin, end, seed, epoch)}.npz"
-    stem = path.with_suffix("")
-    files = Path(f"{stem}.documents.npy"), Path(f"{stem}.starts.npy")
+    name = _name(lengths, begin, end, seed, epoch)
+    files = cache / f"{name}.documents.npy", cache / f"{name}.starts.npy"
     if not all(file.exists() for file in files):
         made = _shuffled(lengths, begin, end, seed, epoch)
         cache.mkdir(parents=True, exist_ok=True)
         for file, values in zip(files, (made.documents, made.starts)):
-            temporary = file.with_name(f".{file.name}.{os.uname().nodename}.{os.getpid()}.npy")
-            np.save(temporary, values)
+            temporary = file.with_name(f".{file.name}.{os.uname().nodename}.{os.getpid()}")
+            with open(temporary, "wb") as out:
+                np.save(out, values)
+                out.flush()
+                os.fsync(out.fileno())
             os.replace(temporary, file)  # a rank of another node may write the same: whichever is last
     return Order(*(np.load(file, mmap_mode="r") for file in files))
 

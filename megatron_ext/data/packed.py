@@ -46,7 +46,7 @@ class Packs:
         ends = (int(self._bounds[0]), int(self._bounds[-1]))
         if ends != (0, len(self._shard)) or (np.diff(self._bounds) < 1).any():
             raise ValueError(f"{prefix}.packs does not divide the shard's {len(self._shard)} documents; {_AGAIN}")
-        longest = int(np.diff(np.append(self._shard.starts, len(self._shard.tokens))[self._bounds]).max())
+        longest = int(np.diff(self._shard.starts(self._bounds)).max())
         if longest > length:
             raise ValueError(
                 f"{prefix} has a pack of {longest} tokens, a sequence has {length}; make it with "
@@ -60,7 +60,7 @@ class Packs:
         if not 0 <= number < len(self):
             raise IndexError(f"pack {number} of {len(self)}")
         lengths = np.asarray(self._shard.lengths[self._bounds[number] : self._bounds[number + 1]])
-        begin = int(self._shard.starts[self._bounds[number]])
+        begin = int(self._shard.starts(self._bounds[number]))
         size = int(lengths.sum())
         tokens, learned = np.zeros(self.length + 1, np.int64), np.zeros(self.length + 1, np.float32)
         tokens[:size] = self._shard.tokens[begin : begin + size]

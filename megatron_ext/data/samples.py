@@ -14,8 +14,8 @@ from typing import List, Sequence, Tuple
 
 import numpy as np
 
+from megatron_ext.data import order
 from megatron_ext.data.mixture import Mixture
-from megatron_ext.data.order import Order, order
 from megatron_ext.data.permutation import Permutation
 from megatron_ext.data.source import Source
 
@@ -53,9 +53,15 @@ class Samples:
             )
         self.epoch = lru_cache(maxsize=2)(self._epoch)
 
-    def _epoch(self, epoch: int) -> Tuple[Order, Permutation]:
+    def prepare(self, begin: int, end: int) -> None:
+        """Write what its samples [begin, end) need of files, unless they are there."""
+        if self.documents[1] - self.documents[0] > order.IN_MEMORY:
+            for epoch in range(begin // self.per_epoch, -(-end // self.per_epoch)):
+                self._epoch(epoch)
+
+    def _epoch(self, epoch: int) -> Tuple[order.Order, Permutation]:
         """The order of its documents, and of its samples."""
-        documents = order(self.source.lengths, self.documents, self._seed, epoch, self._cache)
+        documents = order.order(self.source.lengths, self.documents, self._seed, epoch, self._cache)
         return documents, Permutation(self.per_epoch, [self._seed, epoch, 1])
 
     def spans(self, index: int) -> List[Span]:
@@ -98,6 +104,15 @@ class Blend:
     def spans(self, index: int) -> List[Span]:
         source, sample = self.place(index)
         return self.sources[source].spans(sample)
+
+    def prepare(self, begin: int, end: int) -> None:
+        """Write what samples [begin, end) of the run need of files, unless they are there."""
+        for source, first, last in zip(self.sources, self.mixture.counts(begin), self.mixture.counts(end)):
+            source.prepare(first, last)
+
+    def without(self, number: int) -> List[str]:
+        """Sources of which none of the first `number` samples of the run is."""
+        return [one.source.prefix for one, count in zip(self.sources, self.mixture.counts(number)) if not count]
 
     def tokens(self, index: int) -> np.ndarray:
         source, sample = self.place(index)

@@ -21,11 +21,15 @@ class Source:
         names = [shard["name"] for shard in manifest(prefix).get("shards", [])] or [Path(prefix).name]
         self._shards = [Shard(str(Path(prefix).with_name(name))) for name in names]
         self._firsts = np.concatenate([[0], np.cumsum([len(shard) for shard in self._shards])])
-        lengths = [shard.lengths for shard in self._shards]
-        self.lengths: np.ndarray = lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
 
     def __len__(self) -> int:
         return int(self._firsts[-1])
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Of all documents, in tokens; of a set put together anew each time, since no rank needs them but to begin."""
+        lengths = [shard.lengths for shard in self._shards]
+        return lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
 
     @property
     def tokens(self) -> int:
@@ -39,18 +43,19 @@ class Source:
     def read(self, document: int, start: int, count: int) -> np.ndarray:
         """Tokens [start, start + count) of a document."""
         shard, number = self.place(document)
-        begin = int(shard.starts[number]) + start
+        begin = int(shard.starts(number)) + start
         return shard.tokens[begin : begin + count]
 
     def fingerprint(self) -> str:
-        """Of the content: the manifest's; of a shard of another program a hash of its index and size."""
+        """Of the content: the manifest's; of shards of another program a hash of their indices, and their size."""
         if found := manifest(self.prefix).get("fingerprint"):
             return str(found)
         whole = hashlib.sha256()
-        with open(f"{self.prefix}.idx", "rb") as file:
-            while data := file.read(1 << 22):
-                whole.update(data)
-        return f"idx-{whole.hexdigest()}-{Path(f'{self.prefix}.bin').stat().st_size}"
+        for shard in self._shards:
+            with open(f"{shard.prefix}.idx", "rb") as file:
+                while data := file.read(1 << 22):
+                    whole.update(data)
+        return f"idx-{whole.hexdigest()}-{sum(shard.tokens.nbytes for shard in self._shards)}"
 
 
 def manifest(prefix: str) -> Dict[str, Any]:

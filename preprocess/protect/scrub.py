@@ -7,6 +7,7 @@ whichever shard; and scrubbing until nothing is found makes a second time change
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Set, Tuple
 
@@ -14,6 +15,8 @@ from preprocess.document import Document
 from preprocess.pipeline import Apply, Tally, each
 from preprocess.protect.kinds import KINDS, Kind
 from preprocess.protect.places import Places
+
+_TAG = re.compile(r"[^\d@:=\s-]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,11 @@ class Protect:
             raise ValueError(f"step protect: no kind {unknown[0]!r}; there are {', '.join(KINDS)}")
         chosen = [(name, KINDS[name]) for name in KINDS if not self.kinds or name in self.kinds]
         tagged = [(name, dataclasses.replace(kind, tag=self.tags.get(name, kind.tag))) for name, kind in chosen]
-        for name, kind in tagged:
-            if any(match for _, other in tagged for match in other.pattern.finditer(kind.tag) if other.check(match)):
-                raise ValueError(
-                    f"step protect: the tag {kind.tag!r} of {name} would itself be scrubbed; choose another"
-                )
+        if wrong := [kind.tag for _, kind in tagged if not _TAG.fullmatch(kind.tag)]:
+            raise ValueError(
+                f"step protect: tag {wrong[0]!r}; a tag has 1 to 19 characters, none of them a digit, a space or one "
+                f"of @:=-, or it might be scrubbed itself"
+            )
 
         def one(document: Document, tally: Tally) -> Document:
             text, found = scrub(document.text, tagged)
@@ -44,26 +47,29 @@ class Protect:
 
 
 def scrub(text: str, kinds: List[Tuple[str, Kind]]) -> Tuple[str, Set[str]]:
-    """-> text with tags, the kinds that were found."""
+    """-> text with tags, the kinds that were found. It ends: what is replaced has a digit, @ or colon, and a tag has
+    none; or it is longer than a tag.
+    """
     found: Set[str] = set()
-    while True:
-        before, places = text, Places(text)
-        for name, kind in kinds:
-            changed = _replaced(kind, places)
-            if changed != places.text:
-                found.add(name)
-                places = Places(changed)
-        text = places.text
-        if text == before:
-            return text, found
+    while spans := _spans(text, kinds):
+        parts, done = [], 0
+        for start, end, name, tag in sorted(spans):
+            parts += [text[done:start], tag]
+            done = end
+            found.add(name)
+        text = "".join([*parts, text[done:]])
+    return text, found
 
 
-def _replaced(kind: Kind, places: Places) -> str:
-    text, parts, done = places.text, [], 0
-    for begin, end in kind.where(places):
-        for match in kind.pattern.finditer(text, begin, end):
-            if kind.check(match):
-                group = 1 if match.lastindex else 0
-                parts += [text[done : match.start(group)], kind.tag]
-                done = match.end(group)
-    return "".join([*parts, text[done:]]) if parts else text
+def _spans(text: str, kinds: List[Tuple[str, Kind]]) -> List[Tuple[int, int, str, str]]:
+    """(start, end, kind, tag) of what is found, apart from one another: of two that overlap, the kind that is first."""
+    places, taken = Places(text), bytearray(len(text))
+    spans: List[Tuple[int, int, str, str]] = []
+    for name, kind in kinds:
+        for begin, end in kind.where(places):
+            for match in kind.pattern.finditer(text, begin, end):
+                start, stop = match.span(1 if match.lastindex else 0)
+                if taken.find(1, start, stop) < 0 and kind.check(match):
+                    taken[start:stop] = b"\1" * (stop - start)
+                    spans.append((start, stop, name, kind.tag))
+    return spans

@@ -40,7 +40,9 @@ def documents(batches: Iterator[pa.RecordBatch], chunk: Chunk, keys: Keys) -> It
     for batch in batches:
         for record in _texts_of_times(batch).to_pylist():
             for name, value in record.items():
-                if not isinstance(value, str):
+                if isinstance(value, bytes) and name == keys.text:
+                    record[name] = _text(value)
+                elif not isinstance(value, str):
                     record[name] = _plain(value)
             line += 1
             yield records.make(record, keys, chunk.path, line, f"{chunk.path}#{chunk.offset + line - 1}")
@@ -58,6 +60,14 @@ def _as_text(times: pa.Array) -> pa.Array:
 
     text = times.cast(pa.timestamp(times.type.unit)).cast(pa.string())
     return text if times.type.tz is None else pc.binary_join_element_wise(text, "Z", "")
+
+
+def _text(value: bytes) -> Any:
+    """Text that was stored as bytes, as older tables have it; bytes that are none stay what they are: refused."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """python -m preprocess.report PREFIX...: report and dataset card of finished sets, made again.
 
-Exit codes: 0 written, 2 there is no such set.
+Exit codes: 0 written, 1 it could not be, 2 there is no such set.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from megatron_ext.config.rundir import EXIT_BAD_INPUT, EXIT_DONE
+from megatron_ext.config.rundir import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from preprocess.report import write
 
 
@@ -21,6 +21,9 @@ def main() -> int:
     except ValueError as error:
         print(f"preprocess.report: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
+    except OSError as error:
+        print(f"preprocess.report: {error}", file=sys.stderr)
+        return EXIT_FAILED
     return EXIT_DONE
 
 

@@ -43,6 +43,14 @@ def test_summary(tmp_path, overrides, capsys):
     assert sorted(path.name for path in tmp_path.glob("out*")) == sorted(f"out{suffix}" for suffix in made)
 
 
+def test_a_second_time_there_is_nothing_to_do_and_that_is_said(overrides, capsys):
+    assert cli.main(overrides) == 0 and "nothing to do" not in capsys.readouterr().err
+    assert cli.main(overrides) == 0 and "nothing to do" in capsys.readouterr().err
+    assert cli.main([*overrides, "--force", "--no-report"]) == 0
+    out, err = capsys.readouterr()
+    assert "nothing to do" not in err and "card.html" not in out
+
+
 def test_json_is_the_manifest(tmp_path, overrides, capsys):
     assert cli.main([*overrides, "--json"]) == 0
     out, err = capsys.readouterr()

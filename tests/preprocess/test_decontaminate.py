@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from preprocess import decontaminate
+from preprocess.document import Document
+from preprocess.pipeline import Tally
 from tests.preprocess.clean.conftest import PROSE, through
 from tests.preprocess.conftest import write_jsonl
 
@@ -41,7 +45,11 @@ def test_an_item_is_found_with_its_place(sets, action):
         assert found == "contaminated"
         return
     (hit,) = found.metadata["contaminated"]
-    assert hit["item"] == "riddles:2" and text[hit["start"] : hit["end"]] == dressed() and found.metadata["k"] == 1
+    assert (
+        (hit["benchmark"], hit["item"]) == ("riddles", 2)
+        and text[hit["start"] : hit["end"]] == dressed()
+        and found.metadata["k"] == 1
+    )
     assert found.text == (text if action == "flag" else PROSE + "\n\n" + PROSE)
 
 
@@ -61,7 +69,6 @@ def test_twice_gives_the_same(sets):
 
 
 def test_short_items_whole_or_not_at_all(tmp_path):
-    (tmp_path / "facts.txt").write_text("The capital of France is Paris\n")
     write_jsonl(
         tmp_path / "names.jsonl",
         [{"a": "Only six words are in here"}, {"a": "but exactly eight words are in this one"}],
@@ -80,7 +87,7 @@ def test_chinese_without_spaces(tmp_path):
 
 
 def test_fields_are_chosen(tmp_path):
-    write_jsonl(tmp_path / "q.jsonl", [{"question": "a b", "context": PROSE}])
+    write_jsonl(tmp_path / "q.jsonl", [{"question": ITEM, "context": PROSE}])
     step = {"sets": [str(tmp_path / "*.jsonl")]}
     assert through({"decontaminate": step}, PROSE)[0] == "contaminated"
     assert through({"decontaminate": {**step, "fields": ["question"]}}, PROSE)[0].text
@@ -139,3 +146,54 @@ def test_files_of_the_sets_are_part_of_the_stamp(sets):
     with open(sets[0], "a") as file:
         file.write(json.dumps({"q": "more"}) + "\n")
     assert step.state() != before
+
+
+def test_what_comes_together_by_a_cut_is_cut_too(tmp_path):
+    """One item inside another: without the inner one the halves of the outer stand together."""
+    outer, inner = ([f"{name}{number}" for number in range(20)] for name in ("outer", "inner"))
+    write_jsonl(tmp_path / "two.jsonl", [{"q": " ".join(outer)}, {"q": " ".join(inner)}])
+    step = {"decontaminate": {"sets": [str(tmp_path / "two.jsonl")], "action": "cut"}}
+    text = " ".join(["Before", *outer[:10], *inner, *outer[10:], "after"])
+    once, _ = through(step, text)
+    again, changed = through(step, once.text)
+    assert once.text.split() == ["Before", "after"] and again.text == once.text and changed == {}
+    found = [text[hit["start"] : hit["end"]].split() for hit in once.metadata["contaminated"]]
+    assert found == [outer[:10], inner, outer[10:]]
+    assert through(step, " ".join(inner))[0] == "contaminated"  # nothing is left
+
+
+def test_benchmarks_of_the_same_file_name_are_told_apart(tmp_path):
+    for name, words in (("sums", "one"), ("facts", "two")):
+        (tmp_path / name).mkdir()
+        write_jsonl(tmp_path / name / "test.jsonl", [{"q": " ".join(f"{words}{number}" for number in range(20))}])
+    step = {"decontaminate": {"sets": [str(tmp_path / "*/test.jsonl")]}}
+    assert through(step, " ".join(f"two{number}" for number in range(20)))[1] == {"overlaps facts/test": 1}
+
+
+def test_a_line_of_text_is_an_item(tmp_path):
+    first, second = (" ".join(f"{name}{number}" for number in range(8)) for name in ("a", "b"))
+    (tmp_path / "lines.txt").write_text(f"{first}\n\n{second}\n")
+    step = {"decontaminate": {"sets": [str(tmp_path / "lines.txt")], "action": "flag"}}
+    (hit,) = through(step, f"x {second} x")[0].metadata["contaminated"]
+    assert hit == {"benchmark": "lines", "item": 2, "start": 2, "end": 2 + len(second)}
+
+
+def test_accents_apart_from_their_letters_are_the_same(tmp_path):
+    text = "Le caf\u00e9 d\u00e9j\u00e0 ferm\u00e9 \u00e9tait tr\u00e8s agr\u00e9able \u00e0 midi"
+    write_jsonl(tmp_path / "fr.jsonl", [{"q": unicodedata.normalize("NFD", text)}])
+    assert through({"decontaminate": {"sets": [str(tmp_path / "fr.jsonl")]}}, text)[0] == "contaminated"
+
+
+def test_fields_that_no_item_has_are_refused(sets):
+    with pytest.raises(ValueError, match=r"riddles.jsonl has 2 items, none with 8 words in fields \['qestion'\]"):
+        through({"decontaminate": {"sets": sets, "fields": ["qestion"]}}, "a")
+
+
+def test_large_sets_do_not_slow_each_document(tmp_path):
+    """A search that sorts the runs of the sets for every document takes minutes here."""
+    rows = [{"q": " ".join(f"w{number * 40 + place}" for place in range(40))} for number in range(3000)]
+    write_jsonl(tmp_path / "big.jsonl", rows)
+    apply = decontaminate.Decontaminate([str(tmp_path / "big.jsonl")]).open()
+    documents = [Document(PROSE, "id", {}, "f", 1)] * 1000
+    began = time.process_time()
+    assert len(apply(documents, Tally())) == 1000 and time.process_time() - began < 3

@@ -180,3 +180,12 @@ def test_a_long_field_is_read_and_an_endless_one_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(delimited, "_LARGEST_FIELD", 1000)
     first, *_ = items(write(tmp_path / "a.csv", b'text\n"never closed' + b"\nx" * 5000))
     assert "field larger than field limit (1000)" in first.why
+
+
+def test_text_that_is_stored_as_bytes_is_text_and_bytes_that_are_none_are_refused(tmp_path):
+    """Older tables have no type for text; base64 of it would be trained on."""
+    table = pa.table({"text": pa.array(["caf\u00e9".encode(), b"\xff\xfe"], pa.binary())})
+    pq.write_table(table, tmp_path / "a.parquet")
+    (part,) = readers.split(readers.resolve([str(tmp_path / "a.parquet")]), 1 << 20)
+    found = [item for chunk in readers.chunks(part) for item in readers.parse(chunk, readers.Keys("text", "id"))]
+    assert found[0].text == "caf\u00e9" and "is bytes, not a string" in found[1].why
