@@ -88,6 +88,7 @@ def _records(path: Path) -> Iterator[Dict[str, str]]:
 
 def ours(source: Path, work: Path) -> None:
     """Parts, sketches, searches and decision as the pipeline does them, in one process."""
+    from megatron_ext.config.schema import Source
     from preprocess.dedup import read_removed
     from preprocess.steps import build
     from preprocess.work import Work
@@ -97,7 +98,7 @@ def ours(source: Path, work: Path) -> None:
     sketch([])
     began = sum(os.times()[:4])
     parts = sum(1 for _ in _parts(source, Work(work), sketch))
-    round = Work(work).round(0, parts, 64 << 20, str(work / "out"))
+    round = Work(work).round(0, parts, Source(output=str(work / "out")))
     for task in range(comparison.searches):
         comparison.search(task, round)
     comparison.decide(round)

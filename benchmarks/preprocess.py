@@ -2,7 +2,7 @@
 
 Some 150 MB of real text (benchmarks/corpus.py), all tools on the same file, processor seconds with children. Rates are
 steady: what each needs for one document is taken off. Tokenizers: SentencePiece BPE and byte-level BPE of 32,000 ids,
-trained here with a fixed seed. Peers are installed by benchmarks/peers.sh; one that is not there is left out, and said.
+trained here with a fixed seed. Peers are installed by benchmarks/peers.sh; one that is not there is a bar that is missed.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Table:
 
 
 class Bench:
-    def __init__(self, data: Path, peers: Path) -> None:
+    def __init__(self, data: Path, peers: Path, megabytes: int) -> None:
         self.data, self.peers, self.table = data.resolve(), peers.resolve(), Table()
         self.log = self.data / "benchmark.log"
-        self.input = corpus.build(self.data)
+        self.input = _cut(corpus.build(self.data), megabytes)
         self.one = self._first_record()
         with open(self.input, "rb") as lines:
             self.megabytes = sum(len(json.loads(line)["text"].encode()) for line in lines) / 1e6
@@ -104,6 +104,17 @@ class Bench:
         return costs[1] - costs[0]
 
 
+def _cut(path: Path, megabytes: int) -> Path:
+    """Every n-th document, about so many megabytes in all; 0: all."""
+    if not megabytes:
+        return path
+    part = path.with_name(f"part-{megabytes}.jsonl")
+    step = max(1, path.stat().st_size // (megabytes * 1_000_000))
+    with open(path, "rb") as file, open(part, "wb") as out:
+        out.writelines(line for number, line in enumerate(file) if number % step == 0)
+    return part
+
+
 def tokenise(bench: Bench) -> None:
     """Against the bare loop of each library, and Megatron-LM's scripts."""
     table, size = bench.table, bench.megabytes
@@ -144,7 +155,7 @@ def _against_megatron(bench: Bench, tokenizers: Dict[str, Path], rates: Dict[str
             f"tools/{script}", kind, path.parent if ours_kind == "huggingface" else path, f"megatron-{ours}"
         )
         if cpu is None:
-            table.row(f"Megatron-LM {name}", "not installed")
+            table.row(f"Megatron-LM {name}", "not installed", "to be measured", False)
             continue
         table.row(f"Megatron-LM {name}", f"{size / cpu:.1f} MB/CPU-s")
         if least:
@@ -199,13 +210,13 @@ def pipeline(bench: Bench) -> None:
     bench.table.row("whole pipeline: ours", f"{size / ours:.2f} MB/CPU-s")
     python = bench.peers / "datatrove/bin/python"
     if not python.exists():
-        bench.table.row("whole pipeline: datatrove", "not installed")
+        bench.table.row("whole pipeline: datatrove", "not installed", "to be measured", False)
         return
     folder = bench.data / "datatrove"
     shutil.rmtree(folder, ignore_errors=True)
     script = str(ROOT / "benchmarks/datatrove_pipeline.py")
     theirs = run(
-        [str(python), script, str(bench.data), "corpus.jsonl", str(folder), str(tokenizer)], ROOT, bench.log
+        [str(python), script, str(bench.data), bench.input.name, str(folder), str(tokenizer)], ROOT, bench.log
     ).cpu_s
     bench.table.row("whole pipeline: datatrove", f"{size / theirs:.2f} MB/CPU-s")
     bench.table.ratio("whole pipeline: ours against datatrove", theirs / ours, 8)
@@ -218,10 +229,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT / ".bench", help="corpus and outputs (default: %(default)s)")
     parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="as benchmarks/peers.sh made it")
+    parser.add_argument("--megabytes", type=int, default=0, help="a run over part of the corpus (default: all of it)")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="some of the sections")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
     options = parser.parse_args(arguments)
-    bench = Bench(options.data, options.peers)
+    bench = Bench(options.data, options.peers, options.megabytes)
     bench.table.row("input", f"{bench.megabytes:.1f} MB of text")
     for name in options.only or SECTIONS:
         SECTIONS[name](bench)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import Counter
-from importlib import metadata as installed
 from typing import Any, Dict, List
 
 from preprocess import readers, stages
-from preprocess.manifest import FORMAT_VERSION, InputPart, Manifest, StepReport, TokenizerReport
+from preprocess.manifest import FORMAT_VERSION, InputPart, Manifest, StepReport, TokenizerReport, libraries, version
 from preprocess.merge import ShardSet
 from preprocess.parts import PLACES
 from preprocess.plan import Plan
@@ -19,7 +18,6 @@ from preprocess.work import Work, read_mark
 from preprocess.worker import READ, TOKENISE
 
 _TRIED = 50  # texts of the input in the tokenizer's self-test
-_LIBRARIES = ("numpy", "pyarrow", "sentencepiece", "tokenizers", "gigatoken", "ftfy", "fasttext-predict", "trafilatura")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +91,7 @@ def manifest(plan: Plan, counts: Counts, shards: ShardSet, tokenizer: Tokenizer)
         format_version=FORMAT_VERSION,
         fingerprint=shards.fingerprint,
         stamp=plan.stamp(),
-        created_by={"version": _version("megatron-ext"), "code_sha256": plan.code, "libraries": _libraries()},
+        created_by={"version": version("megatron-ext"), "code_sha256": plan.code, "libraries": libraries()},
         settings=_plain({"source": plan.data.source, "tokenizer": plan.data.tokenizer}),
         tokenizer=TokenizerReport(
             kind=str(recipe.tokenizer.kind),
@@ -169,14 +167,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _libraries() -> Dict[str, str]:
-    return {name: version for name in _LIBRARIES if (version := _version(name))}
-
-
-def _version(name: str) -> str:
-    try:
-        return installed.version(name)
-    except installed.PackageNotFoundError:
-        return ""

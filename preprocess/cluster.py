@@ -47,7 +47,7 @@ def arrays(run: Run, planned: plan.Plan, folder: work.Work) -> List[array.Array]
     """Of each stage that is not finished. More tasks than parts would have nothing to do."""
     python = run.cluster.python or sys.executable
     found = []
-    for stage in [*stages.stages(planned)]:
+    for stage in stages.stages(planned):
         unknown = (
             planned.recipe.encode is None and stage.number == planned.last
         )  # the tokenizer is part of their stamps
@@ -82,11 +82,8 @@ def _submit(run: Run, planned: plan.Plan, folder: work.Work, say: Callable[[str]
 
 
 def _under_way(run: Run, folder: work.Work) -> List[str]:
-    try:
-        jobs: List[str] = json.loads((folder.folder / "jobs.json").read_text())
-    except (FileNotFoundError, ValueError):
-        return []
-    if not array.alive(jobs):
+    jobs = folder.jobs()
+    if not jobs or not array.alive(jobs):
         return []
     if load.read(_run_yaml(folder)) != run:
         raise ValueError(
@@ -121,7 +118,8 @@ def _last_words(logs: Path) -> str:
     """The end of each log that tells of a failure, newest first."""
     found = sorted(logs.glob("*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found:
-        lines = path.read_text(errors="replace").splitlines()
+        last_start = path.read_text(errors="replace").rsplit(": task ", 1)[-1]  # a requeued task appends to its log
+        lines = last_start.splitlines()
         if any(line.startswith(("preprocess.task", "Traceback", "slurmstepd: error")) for line in lines):
             return "\n".join([f"{path}:", *lines[-_LOG_LINES:]])
     return f"logs are in {logs}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict
 
@@ -19,6 +20,13 @@ class Document:
     metadata: Dict[str, Any]
     file: str
     line: int
+
+
+def with_score(document: Document, name: str, value: float, **fields: Any) -> Document:
+    """With one more score and other fields. What an input calls "scores" and is no dictionary is kept as one."""
+    given = document.metadata.get("scores", {})
+    scores = {**(given if isinstance(given, dict) else {"given": given}), name: value}
+    return dataclasses.replace(document, metadata={**document.metadata, **fields, "scores": scores})
 
 
 @dataclass(frozen=True)

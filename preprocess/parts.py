@@ -85,6 +85,8 @@ class PartWriter:
         mark.unlink(missing_ok=True)
         for old in mark.parent.glob(f"{mark.stem}.*"):  # of other input or settings; it may have had other kinds
             old.unlink(missing_ok=True)
+        for decision in [*mark.parent.glob("searched-*.json"), mark.parent / "decided.json"]:
+            decision.unlink(missing_ok=True)  # of other content of this part
         for file in self._folder.iterdir():
             fsync(file)
             os.replace(file, self._work.part(self._number, self._part, file.name))

@@ -13,11 +13,10 @@ from typing import Any, List, Optional, Tuple
 
 from megatron_ext.config import schema
 from preprocess import encode, readers, steps, tokenizer
-from preprocess.manifest import code_digest, digest
+from preprocess.manifest import code_digest, digest, libraries
 from preprocess.worker import Pass, Recipe
 
 _SAMPLE_TEXTS = 300  # on which a fast tokenizer is compared with the exact one
-MEMORY = 64 << 20  # bytes that a search of a comparison sorts at a time
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,14 @@ class Plan:
         current, recipe = self.recipe.passes[number], self.recipe
         named = list(current.steps) + ([current.comparison] if current.comparison else [])
         listed = [(name, type(step).__name__, dataclasses.asdict(step)) for name, step in named]  # type: ignore[call-overload]
-        files = [step.state() for _, step in current.steps if hasattr(step, "state")]  # that decide too
+        files = [_files(step) for _, step in current.steps]
         tokens: Any = None
         if current.comparison is None:
             assert recipe.encode is not None, "the stamp of tokens needs the tokenizer"
             without_sample = dataclasses.replace(recipe.encode, sample=(), blob=b"")
             tokens = (dataclasses.asdict(without_sample), tokenizer.fingerprint(recipe.encode.blob))
         reading = (dataclasses.asdict(recipe.keys), recipe.label and dataclasses.asdict(recipe.label))
-        return self.code, listed, files, reading, recipe.keep_dropped, tokens
+        return self.code, libraries(), listed, files, reading, recipe.keep_dropped, tokens
 
 
 def make(data: schema.Data) -> Plan:
@@ -125,7 +124,7 @@ def _check(source: schema.Source) -> None:
     for name in ("workers", "shard_tokens", "max_bad_records"):
         if (value := getattr(source, name)) < 0:
             raise ValueError(f"data.source.{name}={value}; give 0 or more")
-    for name, least in (("tasks", 1), ("part_bytes", 1 << 16)):
+    for name, least in (("tasks", 1), ("part_bytes", 1 << 16), ("memory_bytes", 1 << 20)):
         if (value := getattr(source, name)) < least:
             raise ValueError(f"data.source.{name}={value}; it must be at least {least}")
     if source.shard_tokens and source.label.template:
@@ -158,6 +157,15 @@ def _sample(plan: Plan) -> Tuple[str, ...]:
             if isinstance(item, readers.Document) and len(texts) < _SAMPLE_TEXTS:
                 texts.append(item.text)
     return tuple(texts)
+
+
+def _files(step: Any) -> Any:
+    """Of a step's settings those that are files or folders, and what it says itself of others: they decide too."""
+    if hasattr(step, "state"):
+        return step.state()
+    values = [value for value in dataclasses.asdict(step).values() if isinstance(value, str) and value]
+    found = [path for value in values for path in (Path(value), *sorted(Path(value).glob("*"))) if path.is_file()]
+    return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found]
 
 
 def _template(label: Optional[schema.Label]) -> str:

@@ -34,6 +34,8 @@ def prepare(
         return found
     folder = work.of(data.source.output)
     with held(folder.folder, data.source.output):
+        _refuse_beside_jobs(folder, data.source.output)
+        folder.sweep()
         if force:
             folder.clear()
         for stage in stages.stages(planned):
@@ -52,12 +54,24 @@ def up_to_date(planned: plan.Plan) -> Optional[manifest.Manifest]:
         found = manifest.read(planned.data.source.output)
     except ValueError:
         return None
-    files = [
-        Path(f"{prefix}{suffix}")
-        for prefix in found.prefixes(planned.data.source.output)
-        for suffix in (".bin", ".idx")
-    ]
-    return found if found.stamp == planned.stamp() and all(file.is_file() for file in files) else None
+    suffixes = (".bin", ".idx", ".parquet") + ((".mask", ".packs") if planned.recipe.label else ())
+    prefixes = found.prefixes(planned.data.source.output)
+    is_whole = all(Path(f"{prefix}{suffix}").is_file() for prefix in prefixes for suffix in suffixes)
+    is_allowed = found.unreadable <= planned.data.source.max_bad_records
+    return found if found.stamp == planned.stamp() and is_whole and is_allowed else None
+
+
+def _refuse_beside_jobs(folder: work.Work, output: str) -> None:
+    """Slurm jobs at the same output would lose their work folder."""
+    jobs = folder.jobs()
+    if not jobs:
+        return
+    from slurm import array
+
+    if array.alive(jobs):
+        raise ValueError(
+            f"Slurm jobs {', '.join(jobs)} are making {output}; wait for them with cluster=..., or scancel them"
+        )
 
 
 def _run(planned: plan.Plan, folder: work.Work, stage: stages.Stage, progress: stages.Progress) -> plan.Plan:
@@ -90,6 +104,6 @@ def put_together(planned: plan.Plan, folder: work.Work) -> manifest.Manifest:
     made = account.manifest(planned, counts, shards, opened)
     for number, one in enumerate(planned.recipe.passes):
         if one.comparison is not None:  # before the shard is seen: killed in between, the next run does both
-            one.comparison[1].remember(folder.round(number, len(planned.parts), plan.MEMORY, output), made.stamp)
+            one.comparison[1].remember(folder.round(number, len(planned.parts), planned.data.source), made.stamp)
     merge.publish(staged, output, made)
     return made

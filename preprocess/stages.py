@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Tupl
 
 from preprocess import dedup, readers, store
 from preprocess.parts import PartWriter, is_local, sha256_of
-from preprocess.plan import MEMORY, Plan
+from preprocess.plan import Plan
 from preprocess.pool import Pool
 from preprocess.work import Work, read_mark, write_mark
 from preprocess.worker import Job, Search, Stored, Worker, totals
@@ -131,7 +131,9 @@ def _sources(plan: Plan, work: Work, number: int, part: int, size: int) -> Itera
 
 def _search(plan: Plan, work: Work, number: int, only: Sequence[int], pool: Pool, progress: Progress) -> None:
     stamp, comparison = plan.decision_stamp(number), _comparison(plan, number)
-    round = work.round(number, len(plan.parts), MEMORY, plan.data.source.output)
+    round = work.round(number, len(plan.parts), plan.data.source)
+    for task in only:  # what they write replaces what an older mark speaks of
+        work.searched(number, task).unlink(missing_ok=True)
     jobs = ((task, Search(comparison, task, round)) for task in only)
     for done, (task, _) in enumerate(pool.run(jobs), start=1):
         write_mark(work.searched(number, task), stamp)
@@ -140,7 +142,8 @@ def _search(plan: Plan, work: Work, number: int, only: Sequence[int], pool: Pool
 
 def _decide(plan: Plan, work: Work, number: int) -> None:
     comparison = _comparison(plan, number)
-    tally = comparison.decide(work.round(number, len(plan.parts), MEMORY, plan.data.source.output))
+    work.decided(number).unlink(missing_ok=True)
+    tally = comparison.decide(work.round(number, len(plan.parts), plan.data.source))
     write_mark(work.decided(number), plan.decision_stamp(number), steps=totals({"": tally}))
 
 

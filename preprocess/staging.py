@@ -32,7 +32,7 @@ def held(folder: Path, output: str) -> Iterator[None]:
 def write_atomically(path: Path, content: bytes) -> None:
     """Readers see the old content or the new one, never a part; survives a power loss."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content)
         fsync(temporary)

@@ -16,6 +16,7 @@ from megatron_ext.config.schema import Data
 from preprocess import plan, stages, work
 from preprocess.pool import Pool, default_workers
 from preprocess.prepare import put_together, up_to_date
+from preprocess.staging import held
 from preprocess.tokenizer import train
 
 MERGE = "merge-0"
@@ -43,8 +44,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
 def run(data: Data, stage: stages.Stage, task: int, of: int) -> None:
     planned, folder = plan.make(data), work.of(data.source.output)
     if str(stage) == MERGE:
-        if not up_to_date(planned):
-            put_together(planned, folder)
+        with held(folder.folder, data.source.output):
+            if not up_to_date(planned):
+                put_together(planned, folder)
         return
     if stage.kind == "train" and planned.recipe.encode is not None:
         return  # it was trained before this task was requeued

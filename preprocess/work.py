@@ -16,8 +16,9 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
+from megatron_ext.config.schema import Source
 from preprocess import dedup
 from preprocess.staging import write_atomically
 
@@ -27,6 +28,22 @@ LAST_PASS = ("tokens", "lengths", "sequences", "rows", "mask", "packs")
 @dataclass(frozen=True)
 class Work:
     folder: Path
+
+    def jobs(self) -> List[str]:
+        """Ids of the Slurm jobs that were submitted for it last, if any."""
+        try:
+            found: List[str] = json.loads((self.folder / "jobs.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return []
+        return found
+
+    def sweep(self) -> None:
+        """Remove what killed tasks were writing."""
+        for path in self.folder.glob("pass-*/.*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Forget what is finished; the lock, which is ours, stays."""
@@ -39,8 +56,8 @@ class Work:
     def part(self, number: int, part: int, kind: str) -> Path:
         return self.pass_folder(number) / f"part-{part:05}.{kind}"
 
-    def round(self, number: int, parts: int, memory: int, output: str) -> dedup.Round:
-        return dedup.Round(self.pass_folder(number), parts, memory, output)
+    def round(self, number: int, parts: int, source: Source) -> dedup.Round:
+        return dedup.Round(self.pass_folder(number), parts, source.memory_bytes, source.output)
 
     def decided(self, number: int) -> Path:
         return self.pass_folder(number) / "decided.json"

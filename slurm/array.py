@@ -63,7 +63,7 @@ def submit(arrays: Sequence[Array], cluster: Cluster, folder: Path, after: str =
         path.write_text(script(array, cluster, folder, jobs[-1] if jobs else after))
         try:
             jobs.append(_sbatch(path))
-        except ConfigError:
+        except BaseException:  # an error, an interrupt: a part of a chain is of no use
             cancel(jobs)
             raise
     return jobs

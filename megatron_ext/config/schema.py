@@ -181,6 +181,7 @@ class Source:
     split_sentences: bool = False  # one sequence a sentence in .idx, for objectives that need them
     shard_tokens: int = 0  # above 0: shards <output>-00000 ... of at most this many tokens, documents whole
     part_bytes: int = 1 << 26  # input is cut into parts of this size: what is resumed, and spread over Slurm tasks
+    memory_bytes: int = 1 << 26  # that a search for duplicates sorts at a time
     max_bad_records: int = 0  # records that cannot be read (broken JSON, bad UTF-8) are dropped up to this number
     keep_dropped: bool = False  # write what was dropped, and why, to <output>.dropped.jsonl.zst
     keep_work: bool = False  # keep <output>.work, so that the next run redoes only the parts whose input changed

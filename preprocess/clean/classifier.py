@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Union
+from typing import Callable, List, Tuple, Union
 
-from preprocess.document import Document, Dropped
+from preprocess.document import Document, Dropped, with_score
 from preprocess.pipeline import Apply, Tally, each
 
 
@@ -22,6 +21,13 @@ class Classifier:
     label: str = ""
     name: str = "quality"
 
+    def state(self) -> List[Tuple[str, int, int]]:
+        """Of the model's file, or of the function's: they decide, and are no setting."""
+        path = self.path
+        if not path.endswith((".bin", ".ftz")):
+            path = importlib.import_module(path.partition(":")[0]).__file__ or ""
+        return [(path, Path(path).stat().st_size, Path(path).stat().st_mtime_ns)]
+
     def open(self) -> Apply:
         score = _model(self.path, self.label) if self.path.endswith((".bin", ".ftz")) else _function(self.path)
 
@@ -29,8 +35,7 @@ class Classifier:
             value = float(score(document.text))
             if not value >= self.threshold:  # a NaN is not kept
                 return Dropped("low score", f"{value:.4g}")
-            scores = {**document.metadata.get("scores", {}), self.name: round(value, 6)}
-            return dataclasses.replace(document, metadata={**document.metadata, "scores": scores})
+            return with_score(document, self.name, round(value, 6))
 
         return each(one)
 

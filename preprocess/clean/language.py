@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Callable, List, Tuple, Union
 
 from preprocess.clean.language_codes import code, label_code, model, wanted_code
-from preprocess.document import Document, Dropped
+from preprocess.document import Document, Dropped, with_score
 from preprocess.pipeline import Apply, Tally, each
 
 _LOOKED_AT = 2000  # characters from the middle: pages begin and end with menus
@@ -39,8 +38,7 @@ class Language:
                 return Dropped("other language" if language != UNKNOWN else "unknown language", language)
             if kept and score < self.min_score:
                 return Dropped("language not sure", f"{language} {score:.2f}")
-            scores = {**document.metadata.get("scores", {}), "language": round(score, 4)}
-            return dataclasses.replace(document, metadata={**document.metadata, "language": language, "scores": scores})
+            return with_score(document, "language", round(score, 4), language=language)
 
         return each(one)
 

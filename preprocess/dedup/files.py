@@ -92,7 +92,7 @@ def write_removed(round: Round, numbers: np.ndarray, units: np.ndarray, kept: np
 def write_removed_part(round: Round, part: int, blocks: Iterable[Tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
     """The same for one part, in blocks one after the other."""
     path = round.removed(part)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
     with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, _REMOVED) as writer:
         for numbers, units, kept in blocks:
             ordinals = (numbers & np.uint64(0xFFFFFFFF)).astype(np.uint32)

@@ -66,7 +66,7 @@ class DuplicateLines:
         repeated = _later_ones(sorting.in_order(rows(), 4, round.memory, round.folder))
         by_document = sorting.in_order(repeated, 3, round.memory, round.folder)
         path = round.found(task)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
         with open(temporary, "wb") as file:
             for block in by_document:
                 np.ascontiguousarray(block[:, :2]).tofile(file)

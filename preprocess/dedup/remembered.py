@@ -73,7 +73,7 @@ def names(known: List[Generation], numbers: np.ndarray) -> Dict[int, str]:
 def remember(index: str, settings: Dict[str, Any], round: Round, width: int, stamp: str) -> None:
     """Add the documents of a round that were not removed: a row of values each. Takes the place this output had."""
     name = hashlib.sha256(_absolute(round.output).encode()).hexdigest()[:16]
-    folder, temporary = Path(index) / name, Path(index) / f".{name}.{os.getpid()}.tmp"
+    folder, temporary = Path(index) / name, Path(index) / f".{name}.{os.uname().nodename}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     documents = 0

@@ -85,6 +85,8 @@ def load(raw: bytes) -> Union[Dict[str, Any], Dropped, Bad]:
         record = orjson.loads(raw)
         if inexact(record):
             record = json.loads(raw)
+    except RecursionError as error:
+        return bad(f"not a line of JSON that can be read ({error})", raw)
     except ValueError:
         if not raw.strip():
             return Dropped("blank line")

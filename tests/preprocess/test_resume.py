@@ -222,3 +222,46 @@ def test_wrong_settings(tmp_path, make_data, monkeypatch, change, said):
     with pytest.raises(ValueError, match=said):
         prepare(make_data([{"text": "a"}], **change))
     assert nothing_made(tmp_path)
+
+
+def test_settings_there_and_back_again_use_nothing_of_the_others(tmp_path, make_data, odd_steps):
+    """A decision about duplicates is made anew when the parts it speaks of are."""
+    records = [{"text": text, "id": str(n)} for n, text in enumerate(["a b", "a b", "c d"])]
+    one = make_data(records, steps=["duplicates"], keep_work=True)
+    other = make_data(records, steps=["normalise", "duplicates"], keep_work=True)
+    kept = [prepare(data).kept for data in (one, other, one, other, one)]
+    assert kept == [2] * 5 and not list(problems(str(tmp_path / "out")))
+
+
+@pytest.mark.parametrize("lost", [".bin", ".idx", ".parquet"])
+def test_a_lost_file_is_made_again(tmp_path, make_data, lost):
+    data = make_data([{"text": "a"}])
+    prepare(data)
+    (tmp_path / f"out{lost}").unlink()
+    prepare(data)
+    assert not list(problems(str(tmp_path / "out")))
+
+
+def test_fewer_bad_records_allowed_than_before_is_not_up_to_date(make_data):
+    prepare(make_data([{"text": "a"}, {"x": 1}], max_bad_records=1))
+    with pytest.raises(ValueError, match="in.jsonl:2: no field 'text'"):
+        prepare(make_data([{"text": "a"}, {"x": 1}]))
+
+
+def test_a_changed_file_of_a_step_is_noticed(tmp_path, make_data):
+    """Sets, models, word lists: at the same path they may be others."""
+    (tmp_path / "bad.txt").write_text("fox\n")
+    data = make_data(
+        [{"text": "the fox. a dog. a jug. so it is."}], steps=[{"c4": {"bad_words": str(tmp_path / "bad.txt")}}]
+    )
+    with pytest.raises(ValueError, match="1 c4: bad word"):
+        prepare(data)
+    (tmp_path / "bad.txt").write_text("cat\n")
+    assert prepare(data).kept == 1
+
+
+def test_json_as_deep_as_can_be_is_a_bad_record(make_data):
+    deep = '{"text": "a", "x": ' + "[" * 1010 + "]" * 1010 + "}"
+    data = make_data([], max_bad_records=1)
+    Path(data.source.inputs[0]).write_text(deep + '\n{"text": "b"}\n')
+    assert prepare(data).kept >= 1
