@@ -2,7 +2,7 @@
 
 Some 150 MB of real text (benchmarks/corpus.py), all tools on the same file, processor seconds with children. Rates are
 steady: what each needs for one document is taken off. Tokenizers: SentencePiece BPE and byte-level BPE of 32,000 ids,
-trained here with a fixed seed. Peers are installed by benchmarks/peers.sh; one that is not there is a bar that is missed.
+trained here with a fixed seed. Peers are installed by benchmarks/peers.sh; one that is not there is a missed bar.
 """
 
 from __future__ import annotations

@@ -382,4 +382,4 @@ def _one_tokenizer(run: Run, tokenizers: dict[str, str]) -> Iterator[str]:
 
 _VALUES: List[Rule] = [_finite, _positive, _not_negative, _name]
 _LAYOUT: List[Rule] = [_world, _tensor, _pipeline, _context, _expert, _batch, _overlap]
-_RELATIONS: List[Rule] = [passthrough.complaints, _fractions, _rates, _model, _moe, *_LAYOUT, _time, _split]
+_RELATIONS: List[Rule] = [passthrough.complaints, _fractions, _rates, _model, _moe, *_LAYOUT, _time, _split, _blend]
