@@ -35,6 +35,7 @@ equivalence: venv     ## every parallel layout against one rank
 
 bench: venv equivalence
 	$(BIN)/python -m benchmarks.step_overhead --check
+	$(BIN)/python -m benchmarks.blend --check
 
 clean:
 	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache *.egg-info
