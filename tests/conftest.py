@@ -10,11 +10,14 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # ranks are forked, and compared with e
 import hypothesis
 import pytest
 
+from tests.cluster import fixture
+
 # Derandomised: the same examples in every run. The first example of a test may import torch, so no deadline.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("repeatable")
 
 SHARD_VOCABULARY = 120
+slurm_cluster = fixture.slurm_cluster  # here, so that the whole session has one: the machine has no second
 
 
 @pytest.fixture(scope="session")

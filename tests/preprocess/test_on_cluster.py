@@ -16,7 +16,7 @@ from tests.preprocess.conftest import WORDS, content, nothing_made, write_jsonl
 from tests.slurm import conftest as launching
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quiet_cluster")]
-slurm_cluster, quiet_cluster = launching.slurm_cluster, launching.quiet_cluster
+quiet_cluster = launching.quiet_cluster
 wait_until, slurm = launching.wait_until, launching.slurm
 SLOW = "{classifier: {path: 'tests.preprocess.steps:slow_score', threshold: 0}}"
 

@@ -12,11 +12,9 @@ from typing import Any, Callable, Iterator, List
 
 import pytest
 
-from tests.cluster import fixture
 from tests.cluster.cluster import Cluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-slurm_cluster = fixture.slurm_cluster  # pytest finds a fixture by its name here
 STANDIN = "--module=tests.slurm.standin"
 
 
