@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
+
+from benchmarks import measure
 
 SAMPLES, SOURCES, BATCH, BLOCK = 100_000_000, 50, 1024, 1 << 20
 TOKENS, DOCUMENTS, LENGTH = 20_000_000_000, 20_000_000, 4096
@@ -96,11 +97,11 @@ def large() -> Dict[str, Any]:
 
 
 def _measured(work: Callable[[], np.ndarray]) -> Dict[str, Any]:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = measure.own_peak()
     began = time.process_time()
     found = work()
     seconds = time.process_time() - began
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    grown = (measure.own_peak() - before) / 2**20
     return {"cpu_s": seconds, "mb": grown, "found": found.tolist()}
 
 

@@ -24,6 +24,13 @@ class Cost:
     peak_mb: float
 
 
+def own_peak() -> int:
+    """Greatest resident memory of this process since its program began, bytes. getrusage's ru_maxrss is no answer: it
+    starts at what the process that forked held, so under a large parent nothing ever seems to grow."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
 def run(command: List[str], folder: Path, log: Path, environment: Optional[Dict[str, str]] = None) -> Cost:
     """In `folder`; what it says goes to `log`. Raises RuntimeError, with the end of what it said, when the command
     fails."""

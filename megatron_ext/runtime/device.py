@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from pathlib import Path
 from typing import Any, Callable, Optional
 
 import torch
@@ -74,9 +75,8 @@ def peak_memory_bytes() -> int:
     """Largest memory this rank has held: on the GPU by the allocator, else resident memory of the process."""
     if on_gpu():
         return torch.cuda.max_memory_allocated()
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not getrusage: its ru_maxrss starts at what the process that launched this one held.
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
 
 
 def peak_flops() -> Optional[float]:

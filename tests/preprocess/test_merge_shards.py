@@ -226,9 +226,10 @@ def write_set(stem, lengths, repeat=1):
 
 
 _MEASURE = """
-import resource, sys
+import sys
 from pathlib import Path
 import numpy as np
+from benchmarks.measure import own_peak
 from preprocess import merge_shards, verify
 from preprocess.merge import ShardSet
 from tests.preprocess.test_merge_shards import write_set
@@ -236,7 +237,7 @@ folder, thousands = Path(sys.argv[1]), int(sys.argv[2])
 write_set(folder / "a", [[1]] * 1000, thousands)
 with ShardSet(folder, "c", np.dtype(np.int32), 0, False) as shards:
     merge_shards._copy(str(folder / "a"), shards, False)
-print(shards.shards[0].documents, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(shards.shards[0].documents, own_peak())
 """
 
 

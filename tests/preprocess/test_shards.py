@@ -139,16 +139,16 @@ def test_an_id_outside_the_vocabulary_stops_the_run(ids, bad):
 def test_memory_does_not_grow_with_documents(tmp_path):
     """D12: two million documents of one token; Megatron's builder needs hundreds of bytes for each, we at most 40."""
     code = f"""
-import resource, numpy as np
+import numpy as np
+from benchmarks.measure import own_peak
 from preprocess.shards import ShardWriter
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 one = np.ones(1000, np.uint16)
 with ShardWriter(__import__("pathlib").Path({str(tmp_path / "s")!r}), one.dtype) as shard:
     shard.add(one, one)
-    before = peak()
+    before = own_peak()
     for _ in range(1999):
         shard.add(one, one)
-print(peak() - before)
+print(own_peak() - before)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 40 * 2_000_000
