@@ -62,6 +62,12 @@ TIED: Dict[str, List[str]] = {
     "PP2+DP2+DO": ["pipeline=2", "data=2"],
     "TP2xPP2+SP": ["tensor=2", "pipeline=2", "sequence=true"],
 }
+PACKED: Dict[str, List[str]] = {
+    "TP2+SP": ["tensor=2", "sequence=true"],
+    "PP2xDP2+DO": ["pipeline=2", "data=2"],
+    "CP2": ["context=2"],
+    "TP2xPP2xCP2": ["tensor=2", "pipeline=2", "context=2"],
+}
 
 _COMMON = [
     "model.num_layers=4",
@@ -78,6 +84,7 @@ _COMMON = [
     "optim.min_lr=1e-4",
     "data.tokenizer.path=''",
 ]
+_PACKS = "gpt (packs)"
 MODELS: Dict[str, Tuple[List[str], Dict[str, List[str]]]] = {
     # Odd sizes: parameters whose numbers are no multiples of what buckets are padded to.
     "llama (GQA)": (["model=llama_tiny", "model.ffn_size=172", "model.num_kv_heads=4", *_COMMON], DENSE),
@@ -86,6 +93,8 @@ MODELS: Dict[str, Tuple[List[str], Dict[str, List[str]]]] = {
         ["model=mixtral_tiny", "model.ffn_size=72", "model.moe.num_experts=4", "model.num_kv_heads=4", *_COMMON],
         MOE,
     ),
+    # Text and conversations with loss masks; learned positions, which begin anew in each conversation.
+    _PACKS: (["model=gpt_tiny", "model.ffn_size=172", "train.micro_batch_size=2", *_COMMON], PACKED),
 }
 
 
@@ -133,13 +142,24 @@ def compare(run: Run, reference: List[Tuple[float, float]]) -> Tuple[float, floa
     return loss, norm
 
 
-def write_shard(prefix: Path, vocab_size: int, documents: int = 300) -> None:
+def write_data(folder: Path) -> None:
+    write_shard(folder / "text", 250)
+    write_shard(folder / "chats", 250, longest=30)
+    write_packs(folder / "chats", 64)
+
+
+def data_of(model: str, folder: Path) -> str:
+    """What write_data has for a model, as an override."""
+    return f"data.blend=[{folder}/text{f',{folder}/chats' if model == _PACKS else ''}]"
+
+
+def write_shard(prefix: Path, vocab_size: int, documents: int = 300, longest: int = 299) -> None:
     """A shard of text that can be learnt: a fixed random chain in which each token has four successors."""
     import numpy as np
 
     random = np.random.default_rng(0)
     successors = random.integers(0, vocab_size, size=(vocab_size, 4))
-    lengths = random.integers(5, 300, size=documents).astype(np.int32)
+    lengths = random.integers(5, longest + 1, size=documents).astype(np.int32)
     choices = random.integers(0, 4, size=int(lengths.sum()))
     tokens = np.zeros(len(choices), dtype=np.uint16)
     for place in range(1, len(tokens)):
@@ -154,6 +174,23 @@ def write_shard(prefix: Path, vocab_size: int, documents: int = 300) -> None:
     Path(f"{prefix}.json").write_text(json.dumps({"tokenizer": {"vocab_size": vocab_size, "sha256": "synthetic"}}))
 
 
+def write_packs(prefix: Path, length: int) -> None:
+    """Makes conversations of a shard's documents, each in the first pack in a row that has room; half of the tokens
+    are learned."""
+    import numpy as np
+
+    from megatron_ext.data.shard import Shard
+
+    shard, bounds, size = Shard(str(prefix)), [0], 0
+    for number, count in enumerate(shard.lengths.tolist()):
+        if size + count > length:
+            bounds.append(number)
+            size = 0
+        size += count
+    np.asarray([*bounds, len(shard)], np.int64).tofile(f"{prefix}.packs")
+    np.random.default_rng(1).integers(0, 2, len(shard.tokens), np.uint8).tofile(f"{prefix}.mask")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("layouts", nargs="*", help="only layouts whose name contains one of these")
@@ -162,10 +199,10 @@ def main() -> int:
     print(f"{'model':<12} {'layout':<29} {'ranks':>5} {'loss':>9} {'norm':>9} {'s':>6}")
     rows: List[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        write_shard(Path(folder) / "shard", 250)
+        write_data(Path(folder))
         for name, (overrides, layouts) in MODELS.items():
             chosen = {k: v for k, v in layouts.items() if not options.layouts or any(w in k for w in options.layouts)}
-            overrides = [*overrides, f"data.blend=[{folder}/shard]"]
+            overrides = [*overrides, data_of(name, Path(folder))]
             reference = run_ranks(1, trajectory, load.compose(overrides))[0] if chosen else []
             for layout, settings in chosen.items():
                 run, began = load.compose(overrides + layout_overrides(settings)), time.monotonic()

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from megatron_ext.config.schema import Run, padded_vocab_size
 from megatron_ext.data.loader import Loader, Microbatch
+from megatron_ext.model.attention.mask import causal_mask
 from megatron_ext.model.loss import vocab_parallel_cross_entropy
 from megatron_ext.optim.adamw import AdamW
 from megatron_ext.optim.schedule import learning_rate
@@ -21,7 +22,7 @@ from megatron_ext.runtime.parallel import Grid
 class Outcome:
     """The same on every rank."""
 
-    loss: float  # mean over all tokens of the step
+    loss: float  # mean over all tokens of the step that are learned
     grad_norm: float  # before clipping
     learning_rate: float
 
@@ -75,23 +76,26 @@ class Stepper:
         dist.all_reduce(sums, group=self.grid.groups.dp_cp)
         # Only the last stage has losses; the others add zeros.
         dist.all_reduce(sums, group=self.grid.groups.pp)
-        return float((sums[0] / sums[1]).item())
+        return float((sums[0] / sums[1].clamp(min=1)).item())
 
 
 def forward_step(data: Iterator[Microbatch], model: Any, run: Run, grid: Grid) -> Tuple[torch.Tensor, Any]:
     """What Megatron's schedule calls for one microbatch and one model chunk."""
     batch = next(data)
-    output = model(batch.tokens, batch.positions, None)
+    mask = None if batch.owners is None else causal_mask(batch.owners, grid.groups.cp)
+    output = model(batch.tokens, batch.positions, mask)
     smoothing = run.train.label_smoothing if model.training else 0.0  # validation reports the plain loss
-    return output, partial(_loss, labels_BS=batch.labels, smoothing=smoothing, run=run, grid=grid)
+    return output, partial(_loss, batch=batch, smoothing=smoothing, run=run, grid=grid)
 
 
 def _loss(
-    output_BSV: torch.Tensor, labels_BS: torch.Tensor, smoothing: float, run: Run, grid: Grid
+    output_BSV: torch.Tensor, batch: Microbatch, smoothing: float, run: Run, grid: Grid
 ) -> Tuple[torch.Tensor, torch.Tensor, Any]:
-    """Called on the last stage only: -> (sum of losses, number of tokens, what to report)."""
+    """Called on the last stage only: -> (sum of losses, number of tokens they are of, what to report)."""
     assert output_BSV.shape[-1] == padded_vocab_size(run.model) // grid.groups.tp.size()
-    losses = vocab_parallel_cross_entropy(output_BSV, labels_BS, run.model.vocab_size, smoothing, grid.groups.tp)
-    total = losses.sum()
-    tokens = torch.tensor(labels_BS.numel(), dtype=torch.int, device=total.device)
+    losses = vocab_parallel_cross_entropy(output_BSV, batch.labels, run.model.vocab_size, smoothing, grid.groups.tp)
+    total = losses.sum() if batch.learned is None else (losses * batch.learned).sum()
+    tokens = torch.tensor(losses.numel(), dtype=torch.int, device=total.device)
+    if batch.learned is not None:
+        tokens = batch.learned.sum(dtype=torch.int)
     return total, tokens, {"sums": torch.stack([total.detach().double(), tokens.double()])}

@@ -64,6 +64,7 @@ def train(run: Run, folder: Path, stop: StopFlag) -> int:
     """-> exit code. Every rank calls it; all return the same."""
     from megatron_ext.data.loader import Loader
     from megatron_ext.model.build import build
+    from megatron_ext.model.spec import check_packs
     from megatron_ext.optim.adamw import AdamW
     from megatron_ext.runtime import parallel
     from megatron_ext.step import Stepper
@@ -74,6 +75,8 @@ def train(run: Run, folder: Path, stop: StopFlag) -> int:
     begin = _restore(run, folder, chunks, optimizer, grid)
     loader = Loader(run, grid, "train", begin.step, begin.consumed_samples)
     loader.compare(begin.data)
+    if loader.packed:
+        check_packs(run)
     validation = Loader(run, grid, "validation") if run.train.eval_every else None
     loop = Loop(run, folder, grid, Stepper(run, grid, chunks, optimizer), (loader, validation), stop)
     last = loop.go(begin.step)

@@ -68,7 +68,7 @@ class TokenizerReport:
 @dataclass(frozen=True)
 class Manifest:
     format_version: int
-    fingerprint: str  # SHA-256 of the tokens and of the index, of all shards
+    fingerprint: str  # SHA-256 of tokens, index and, of conversations, mask and packs, of all shards
     stamp: str  # of all that went in: the same command with the same stamp has nothing to do
     created_by: Dict[str, Any]  # version, code_sha256, libraries
     settings: Dict[str, Any]  # data.source and data.tokenizer

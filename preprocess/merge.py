@@ -38,7 +38,7 @@ class ShardSet:
         self._shard: Optional[ShardWriter] = None
         self._table: Optional[TableWriter] = None
         self._mask: Optional[BinaryIO] = None
-        self._packs: List[np.ndarray] = []
+        self._mask_digest, self._packs = hashlib.sha256(), [np.zeros(1, np.int64)]
         self.shards: List[ShardFile] = []
         self.sequences = 0
         self._digest = hashlib.sha256()
@@ -64,7 +64,8 @@ class ShardSet:
         """One a token of what was added; the number of documents of each pack."""
         assert self._mask is not None and not self._limit, "conversations go to one shard"
         self._mask.write(mask.data)
-        self._packs.append(packs)
+        self._mask_digest.update(mask.data)
+        self._packs.append(np.asarray(packs, np.int64))
 
     def _open(self, tokens: int) -> Tuple[ShardWriter, TableWriter]:
         """The shard that the next document, of so many tokens, goes to."""
@@ -88,8 +89,9 @@ class ShardSet:
         self.sequences += shard.sequences
         name = f"{self._name}-{len(self.shards):05}" if self._limit else self._name
         if self._labelled:
-            bounds = np.concatenate([[0], *[np.asarray(part, np.int64) for part in self._packs]])
-            np.cumsum(bounds).astype("<i8").tofile(self._folder / f"{name}.packs")
+            bounds = np.cumsum(np.concatenate(self._packs)).astype("<i8")
+            bounds.tofile(self._folder / f"{name}.packs")
+            self._digest.update(self._mask_digest.digest() + hashlib.sha256(bounds.data).digest())
         self.shards.append(ShardFile(name, shard.documents, shard.tokens))
 
     def __enter__(self) -> ShardSet:

@@ -38,20 +38,27 @@ def problems(prefix: str) -> Iterator[str]:
     found = [problem for part in zip(told.prefixes(prefix), told.shards) for problem in _shard(*part, told)]
     yield from found
     if not found and (held := fingerprint(told.prefixes(prefix))) != told.fingerprint:
-        yield f"{prefix}.json says fingerprint {told.fingerprint}, .bin and .idx have {held}: their content was changed"
+        yield f"{prefix}.json says fingerprint {told.fingerprint}, its shards have {held}: their content was changed"
 
 
 def fingerprint(prefixes: List[str]) -> str:
     """Of a set of shards, as the manifest has it."""
     whole = hashlib.sha256()
     for prefix in prefixes:
-        shard = hashlib.sha256()
-        for suffix in (".bin", ".idx"):
-            with open(f"{prefix}{suffix}", "rb") as file:
-                while part := file.read(_PART):
-                    shard.update(part)
-        whole.update(shard.digest())
+        whole.update(_digest(f"{prefix}.bin", f"{prefix}.idx"))
+        if Path(f"{prefix}.mask").exists():
+            whole.update(_digest(f"{prefix}.mask") + _digest(f"{prefix}.packs"))
     return whole.hexdigest()
+
+
+def _digest(*paths: str) -> bytes:
+    """Of the files, one after the other."""
+    found = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while part := file.read(_PART):
+                found.update(part)
+    return found.digest()
 
 
 def restored(prefix: str, most: int, tokenizer_path: str = "") -> Tuple[int, int]:

@@ -10,9 +10,10 @@ from benchmarks.equivalence import (
     NORM_LIMIT,
     STEPS,
     compare,
+    data_of,
     layout_overrides,
     trajectory,
-    write_shard,
+    write_data,
 )
 from megatron_ext.config.load import compose
 from megatron_ext.runtime.fork import run_ranks
@@ -23,11 +24,11 @@ CASES = [(model, layout) for model, (_, layouts) in MODELS.items() for layout in
 @pytest.fixture(scope="module")
 def references(tmp_path_factory):
     """Model name -> (its overrides, what one rank does)."""
-    prefix = tmp_path_factory.mktemp("equivalence") / "shard"
-    write_shard(prefix, 250)
+    folder = tmp_path_factory.mktemp("equivalence")
+    write_data(folder)
     found = {}
     for name, (overrides, _) in MODELS.items():
-        overrides = [*overrides, f"data.blend=[{prefix}]"]
+        overrides = [*overrides, data_of(name, folder)]
         found[name] = overrides, run_ranks(1, trajectory, compose(overrides))[0]
     return found
 

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Callable, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List
 
 from megatron_ext.config import passthrough, schema
 from megatron_ext.config.load import ConfigError, flatten
@@ -343,18 +343,30 @@ def _shards(run: Run) -> Iterator[str]:
             yield f"shard {prefix}: no {' and no '.join(missing)}; make it with llm-preprocess, or correct data.blend"
             continue
         try:
-            facts = json.loads(sidecar.read_text())["tokenizer"]
+            manifest = json.loads(sidecar.read_text())
+            facts = manifest["tokenizer"]
             vocab_size, fingerprint = int(facts["vocab_size"]), str(facts["sha256"])
         except (ValueError, KeyError, TypeError):
             yield f"{sidecar} is damaged; run llm-preprocess again"
             continue
         tokenizers[prefix] = fingerprint
+        yield from _packs(run, prefix, manifest)
         if vocab_size > run.model.vocab_size:
             yield (
                 f"shard {prefix} has ids up to {vocab_size - 1}, but model.vocab_size={run.model.vocab_size}; "
                 f"set model.vocab_size={vocab_size}, or tokenise again with this model's tokenizer"
             )
     yield from _one_tokenizer(run, tokenizers)
+
+
+def _packs(run: Run, prefix: str, manifest: Dict[str, Any]) -> Iterator[str]:
+    label = manifest.get("settings", {}).get("source", {}).get("label", {})
+    if label.get("template") and label.get("pack_length", 0) > run.model.seq_length:
+        yield (
+            f"shard {prefix} has packs of up to {label['pack_length']} tokens, but model.seq_length="
+            f"{run.model.seq_length}; raise it, or make the shard with data.source.label.pack_length="
+            f"{run.model.seq_length}"
+        )
 
 
 def _missing(prefix: str) -> List[str]:

@@ -7,19 +7,25 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 from megatron_ext.config.schema import Data, Run
-from megatron_ext.data.samples import Blend, Samples
+from megatron_ext.data.packed import Packs, has_packs
+from megatron_ext.data.samples import Blend, Sampler, Samples
 from megatron_ext.data.source import Source
 
 
 def blend(run: Run, which: str) -> Blend:
     """Raises ValueError for missing or damaged shards and for splits shorter than one sequence."""
-    length, cache = run.model.seq_length, Path(run.data.cache or f"{run.root}/.index")
-    sources = [Source(prefix) for prefix in run.data.blend]
-    samples = [Samples(s, run.data.split, which, length, run.seed + place, cache) for place, s in enumerate(sources)]
-    return Blend(samples, weights(run.data, samples))
+    sources = [_sampler(run, which, place) for place in range(len(run.data.blend))]
+    return Blend(sources, weights(run.data, sources))
 
 
-def weights(data: Data, samples: Sequence[Samples]) -> List[float]:
+def _sampler(run: Run, which: str, place: int) -> Sampler:
+    source, length, seed = Source(run.data.blend[place]), run.model.seq_length, run.seed + place
+    if has_packs(source.prefix):
+        return Packs(source, run.data.split, which, length, seed)
+    return Samples(source, run.data.split, which, length, seed, Path(run.data.cache or f"{run.root}/.index"))
+
+
+def weights(data: Data, samples: Sequence[Sampler]) -> List[float]:
     """As given; or so that each source is seen for the given epochs; or tokens to the power of 1 / temperature."""
     if data.weights:
         return list(data.weights)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 
 from megatron_ext.config.schema import Run
 from megatron_ext.data import blending, source
-from megatron_ext.data.samples import Span
+from megatron_ext.data.packed import Packs
+from megatron_ext.data.samples import Sample, Span
 from megatron_ext.runtime.parallel import Grid
 
 log = logging.getLogger(__name__)
@@ -25,11 +26,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Microbatch:
-    """[micro-batch, sequence on this context rank] each; labels are the next tokens."""
+    """[micro-batch, sequence on this context rank] each; labels are the next tokens.
+
+    With packs of conversations also: learned (bool), the labels that count; and owners [micro-batch, whole sequence],
+    the number of the conversation that each token belongs to, which sees no other.
+    """
 
     tokens: torch.Tensor
     labels: torch.Tensor
     positions: torch.Tensor
+    learned: Optional[torch.Tensor] = None
+    owners: Optional[torch.Tensor] = None
 
 
 class Loader:
@@ -44,6 +51,7 @@ class Loader:
         steps = run.train.steps if which == "train" else run.train.eval_batches
         self._prepare(consumed, max(consumed, self.position(steps)))
         self.fingerprint = blending.fingerprint(run, self.blend)
+        self.packed = any(isinstance(source, Packs) for source in self.blend.sources)
 
     def _prepare(self, begin: int, end: int) -> None:
         """All files that samples [begin, end) need: made by the first rank of a node, while the others wait."""
@@ -73,12 +81,22 @@ class Loader:
 
     def microbatches(self, step: int) -> Iterator[Microbatch]:
         """Of global batch number `step`, for this data- and context-parallel rank."""
-        size, context = self.run.train.micro_batch_size, self.grid.groups.cp
-        for samples in self._samples(step):
-            tokens = torch.from_numpy(np.stack([self._checked(index) for index in samples]))
-            positions = torch.arange(self.run.model.seq_length).expand(size, -1)
-            parts = (tokens[:, :-1], tokens[:, 1:], positions)
-            yield Microbatch(*(_on_rank(part, context).to(self.grid.device, non_blocking=True) for part in parts))
+        for numbers in self._samples(step):
+            yield self._microbatch([self._checked(index) for index in numbers])
+
+    def _microbatch(self, samples: List[Sample]) -> Microbatch:
+        def here(part: torch.Tensor) -> torch.Tensor:
+            return _on_rank(part, self.grid.groups.cp).to(self.grid.device, non_blocking=True)
+
+        tokens = torch.from_numpy(np.stack([sample.tokens for sample in samples]))
+        inputs, labels = here(tokens[:, :-1]), here(tokens[:, 1:])
+        if not self.packed:
+            return Microbatch(inputs, labels, here(torch.arange(self.run.model.seq_length).expand(len(samples), -1)))
+        all_of_them = np.ones(self.run.model.seq_length, bool)
+        learned = np.stack([all_of_them if sample.learned is None else sample.learned for sample in samples])
+        positions, owners = _apart(samples)
+        owners = owners.to(self.grid.device, non_blocking=True)
+        return Microbatch(inputs, labels, here(positions), here(torch.from_numpy(learned)), owners)
 
     def spans(self, step: int) -> List[List[Span]]:
         """The documents of every sample of global batch number `step`."""
@@ -91,15 +109,27 @@ class Loader:
             first = self.position(step) + (number * ranks + rank) * size
             yield range(first, first + size)
 
-    def _checked(self, index: int) -> np.ndarray:
-        tokens = self.blend.tokens(index)
-        low, high = int(tokens.min()), int(tokens.max())
+    def _checked(self, index: int) -> Sample:
+        sample = self.blend.sample(index)
+        low, high = int(sample.tokens.min()), int(sample.tokens.max())
         if low < 0 or high >= self.run.model.vocab_size:
             raise ValueError(
                 f"sample {index} ({self.blend.spans(index)[0].prefix}) has token id {low if low < 0 else high}, but "
                 f"model.vocab_size={self.run.model.vocab_size}; the shard was made by another tokenizer"
             )
-        return tokens
+        return sample
+
+
+def _apart(samples: Sequence[Sample]) -> Tuple[torch.Tensor, torch.Tensor]:
+    """-> [samples, length] each: positions, which begin anew in each sequence of a sample; the number of that sequence
+    in it."""
+    positions, owners = [], []
+    for sample in samples:
+        lengths = np.asarray([len(sample.tokens) - 1]) if sample.lengths is None else sample.lengths
+        starts = np.cumsum(lengths) - lengths
+        positions.append(np.arange(lengths.sum()) - np.repeat(starts, lengths))
+        owners.append(np.repeat(np.arange(len(lengths)), lengths))
+    return torch.from_numpy(np.stack(positions)), torch.from_numpy(np.stack(owners))
 
 
 def _on_rank(x: torch.Tensor, context: object) -> torch.Tensor:

@@ -2,76 +2,87 @@
 
 Beside the shard's .bin and .idx, whose documents are conversations: `.mask`, uint8 a token, 1 where the token is to be
 predicted from those before it in its conversation; `.packs`, int64, the first document of each pack, and the number of
-documents. Attention must not cross from one conversation to another: `boundaries` is what variable-length kernels
-call cu_seqlens.
+documents.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import List, Tuple
 
 import numpy as np
-import torch
 
-from megatron_ext.data.shard import Shard
+from megatron_ext.data.permutation import Permutation
+from megatron_ext.data.samples import Sample, Span, part_of
+from megatron_ext.data.source import Source
 
 _AGAIN = "make the shard again with llm-preprocess"
 
 
-@dataclass(frozen=True)
-class PackedSample:
-    """[sequence] each, but boundaries int32 [conversations + 1], or one more for the padding: from 0 to the length.
-
-    labels are the next tokens, loss_mask (float32) is 1 where they are learned; positions start anew in each
-    conversation. Padding is token 0, a sequence of its own at the end, without loss.
-    """
-
-    tokens: torch.Tensor
-    labels: torch.Tensor
-    loss_mask: torch.Tensor
-    positions: torch.Tensor
-    boundaries: torch.Tensor
+def has_packs(prefix: str) -> bool:
+    return Path(f"{prefix}.packs").is_file() or Path(f"{prefix}.mask").is_file()
 
 
 class Packs:
-    """Memory-mapped; sample number i is packs[i]."""
+    """As Samples, but a sample is a pack. Memory-mapped; each epoch has every pack of the split once, shuffled."""
 
-    def __init__(self, prefix: str, length: int) -> None:
-        """length: tokens of a sample. Raises ValueError for files that do not belong together, and for longer packs."""
-        self._shard, self.length = Shard(prefix), length
+    def __init__(self, source: Source, split: str, which: str, length: int, seed: int) -> None:
+        """length: tokens of a sample. Raises ValueError for files that do not belong together, for packs longer than
+        a sample, and when the split has none."""
+        self.source, self.length, self._seed = source, length, seed
+        prefix, lengths = source.prefix, source.lengths
         self._mask, self._bounds = _map(f"{prefix}.mask", np.uint8), _map(f"{prefix}.packs", np.int64)
-        if len(self._mask) != len(self._shard.tokens):
-            raise ValueError(f"{prefix}.mask is of {len(self._mask)} tokens, not {len(self._shard.tokens)}; {_AGAIN}")
+        if len(self._mask) != source.tokens:
+            raise ValueError(f"{prefix}.mask is of {len(self._mask)} tokens, not {source.tokens}; {_AGAIN}")
         ends = (int(self._bounds[0]), int(self._bounds[-1]))
-        if ends != (0, len(self._shard)) or (np.diff(self._bounds) < 1).any():
-            raise ValueError(f"{prefix}.packs does not divide the shard's {len(self._shard)} documents; {_AGAIN}")
-        longest = int(np.diff(self._shard.starts(self._bounds)).max())
+        if ends != (0, len(source)) or (np.diff(self._bounds) < 1).any():
+            raise ValueError(f"{prefix}.packs does not divide the shard's {len(source)} documents; {_AGAIN}")
+        longest = int(np.add.reduceat(lengths, self._bounds[:-1], dtype=np.int64).max())
         if longest > length:
             raise ValueError(
                 f"{prefix} has a pack of {longest} tokens, a sequence has {length}; make it with "
                 f"data.source.label.pack_length={length}, or raise model.seq_length"
             )
+        self._first, end = part_of(split, which, len(self._bounds) - 1)
+        self.per_epoch = end - self._first
+        if not self.per_epoch:
+            raise ValueError(
+                f"the {which} split of {prefix} ({split!r}) has none of its {len(self._bounds) - 1} packs; change "
+                f"data.split, or use more data"
+            )
 
-    def __len__(self) -> int:
-        return len(self._bounds) - 1
+    @property
+    def tokens_per_epoch(self) -> int:
+        """Padding included: what is computed."""
+        return self.per_epoch * self.length
 
-    def __getitem__(self, number: int) -> PackedSample:
-        if not 0 <= number < len(self):
-            raise IndexError(f"pack {number} of {len(self)}")
-        lengths = np.asarray(self._shard.lengths[self._bounds[number] : self._bounds[number + 1]])
-        begin = int(self._shard.starts(self._bounds[number]))
+    def prepare(self, begin: int, end: int) -> None:
+        """Nothing: packs need no file of their own."""
+
+    def spans(self, index: int) -> List[Span]:
+        first, lengths, _ = self._conversations(index)
+        places = [self.source.place(first + number) for number in range(len(lengths))]
+        return [Span(shard.prefix, number, 0, int(count)) for (shard, number), count in zip(places, lengths)]
+
+    def sample(self, index: int) -> Sample:
+        """Padding is token 0, a sequence of its own at the end, without loss."""
+        first, lengths, begin = self._conversations(index)
+        tokens, learned = np.zeros(self.length + 1, np.int64), np.zeros(self.length + 1, bool)
         size = int(lengths.sum())
-        tokens, learned = np.zeros(self.length + 1, np.int64), np.zeros(self.length + 1, np.float32)
-        tokens[:size] = self._shard.tokens[begin : begin + size]
+        tokens[:size] = np.concatenate([self.source.read(first + i, 0, int(n)) for i, n in enumerate(lengths)])
         learned[:size] = self._mask[begin : begin + size]
         if size < self.length:
             lengths = np.append(lengths, self.length - size)
-        boundaries = np.concatenate([[0], np.cumsum(lengths)])
-        learned[boundaries[:-1]] = 0  # a first token is not predicted from another conversation's last
-        positions = np.arange(self.length) - np.repeat(boundaries[:-1], lengths)
-        arrays = (tokens[:-1], tokens[1:], learned[1:], positions, boundaries.astype(np.int32))
-        return PackedSample(*(torch.from_numpy(array.copy()) for array in arrays))
+        learned[np.cumsum(lengths[:-1])] = False  # a first token is not predicted from another conversation's last
+        return Sample(tokens, learned[1:], lengths)
+
+    def _conversations(self, index: int) -> Tuple[int, np.ndarray, int]:
+        """Of the pack: its first document, the lengths of all, its first token in the shard."""
+        epoch, place = divmod(index, self.per_epoch)
+        pack = self._first + Permutation(self.per_epoch, [self._seed, epoch, 1])(place)
+        first, end = int(self._bounds[pack]), int(self._bounds[pack + 1])
+        shard, number = self.source.place(first)
+        return first, np.asarray(self.source.lengths[first:end], np.int64), int(shard.starts(number))
 
 
 def _map(path: str, dtype: type) -> np.ndarray:

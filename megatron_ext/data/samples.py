@@ -1,5 +1,7 @@
 """Sample number -> tokens and the documents they came from; a pure function of seed, shards and split.
 
+Of plain text here, of conversations in packed.py.
+
 Documents of a split are shuffled anew in each epoch and laid end to end; the stream is cut into sequences, and those
 are shuffled in turn. Neither the number of steps nor the layout has a say, so a run may be extended or resumed anywhere
 and sees what it would have seen. All arithmetic is of Python's or 64-bit integers.
@@ -10,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import List, Sequence, Tuple
+from typing import List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
@@ -32,6 +34,36 @@ class Span:
     count: int
 
 
+@dataclass(frozen=True)
+class Sample:
+    """tokens int64 [length + 1]: inputs and, shifted by one, labels. The rest is of packs only.
+
+    learned: bool [length], the labels that count. lengths: int64, of the sequences that the inputs consist of, none of
+    which may see another; their sum is `length`.
+    """
+
+    tokens: np.ndarray
+    learned: Optional[np.ndarray] = None
+    lengths: Optional[np.ndarray] = None
+
+
+class Sampler(Protocol):
+    """One split of one source, epoch after epoch."""
+
+    source: Source
+    per_epoch: int  # samples
+
+    @property
+    def tokens_per_epoch(self) -> int: ...
+
+    def prepare(self, begin: int, end: int) -> None:
+        """Write what its samples [begin, end) need of files, unless they are there."""
+
+    def spans(self, index: int) -> List[Span]: ...
+
+    def sample(self, index: int) -> Sample: ...
+
+
 class Samples:
     """Samples of `length` + 1 tokens (inputs and, shifted by one, labels) from one split of one source.
 
@@ -41,7 +73,7 @@ class Samples:
     def __init__(self, source: Source, split: str, which: str, length: int, seed: int, cache: Path) -> None:
         """cache: folder for the orders of large sources. Raises ValueError when the split is shorter than a sample."""
         self.source, self.length, self._seed, self._cache = source, length, seed, cache
-        self.documents = _range(split, which, len(source))
+        self.documents = part_of(split, which, len(source))
         self.tokens_per_epoch = int(source.lengths[slice(*self.documents)].sum(dtype=np.int64))
         self.per_epoch = (self.tokens_per_epoch - 1) // length
         if self.per_epoch < 1:
@@ -54,7 +86,6 @@ class Samples:
         self.epoch = lru_cache(maxsize=2)(self._epoch)
 
     def prepare(self, begin: int, end: int) -> None:
-        """Write what its samples [begin, end) need of files, unless they are there."""
         if self.documents[1] - self.documents[0] > order.IN_MEMORY:
             for epoch in range(begin // self.per_epoch, -(-end // self.per_epoch)):
                 self._epoch(epoch)
@@ -75,6 +106,9 @@ class Samples:
         """int64 [length + 1]."""
         return np.concatenate([self.source.read(*piece) for piece in self._pieces(index)]).astype(np.int64)
 
+    def sample(self, index: int) -> Sample:
+        return Sample(self.tokens(index))
+
     def _pieces(self, index: int) -> List[Tuple[int, int, int]]:
         """(document, first token in it, number of tokens)."""
         epoch, position = divmod(index, self.per_epoch)
@@ -94,7 +128,7 @@ class Samples:
 class Blend:
     """Several sources by weight: sample number i of the run is sample number k of one of them."""
 
-    def __init__(self, sources: Sequence[Samples], weights: Sequence[float]) -> None:
+    def __init__(self, sources: Sequence[Sampler], weights: Sequence[float]) -> None:
         self.sources, self.mixture = sources, Mixture(weights)
 
     def place(self, index: int) -> Tuple[int, int]:
@@ -114,12 +148,12 @@ class Blend:
         """Sources of which none of the first `number` samples of the run is."""
         return [one.source.prefix for one, count in zip(self.sources, self.mixture.counts(number)) if not count]
 
-    def tokens(self, index: int) -> np.ndarray:
-        source, sample = self.place(index)
-        return self.sources[source].tokens(sample)
+    def sample(self, index: int) -> Sample:
+        source, number = self.place(index)
+        return self.sources[source].sample(number)
 
 
-def _range(split: str, which: str, documents: int) -> Tuple[int, int]:
+def part_of(split: str, which: str, documents: int) -> Tuple[int, int]:
     """Documents [begin, end) of a split such as "98,2,0"; parts are contiguous, as in Megatron-LM."""
     parts = np.asarray([float(part) for part in split.split(",")])
     ends = np.rint(np.cumsum(parts) / parts.sum() * documents).astype(int)

@@ -45,6 +45,15 @@ def uses_transformer_engine(run: Run) -> bool:
     return available and run.model.implementation != Implementation.local
 
 
+def check_packs(run: Run) -> None:
+    """Raises ValueError where attention would cross from one conversation of a pack to the next."""
+    if uses_transformer_engine(run):
+        raise ValueError(
+            "data.blend has packs of conversations, which Transformer Engine's causal attention would see as one text; "
+            "set model.implementation=local"
+        )
+
+
 @functools.lru_cache(maxsize=1)
 def _transformer_engine_imports() -> bool:
     """Tried rather than looked up: built for another CUDA it is there and cannot be imported."""

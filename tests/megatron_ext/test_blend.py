@@ -71,8 +71,8 @@ def test_weights_that_mean_nothing_are_refused(weights):
 def test_one_source_is_read_in_order_for_ever(tmp_path):
     blend = blend_of(tmp_path, [0.3])
     assert blend.place(10**14) == (0, 10**14)
-    assert blend.tokens(3).tolist() == blend.sources[0].tokens(3).tolist()
-    assert len(blend.tokens(10**15)) == 10
+    assert blend.sample(3).tokens.tolist() == blend.sources[0].tokens(3).tolist()
+    assert len(blend.sample(10**15).tokens) == 10
 
 
 def mixed(tmp_path, *overrides):

@@ -37,7 +37,7 @@ def test_ranks_and_microbatches_together_are_the_global_batch(shard, data, micro
     whole = loader(shard)
     for step in range(3):
         expected = [batch.tokens[0].tolist() for batch in whole.microbatches(step)]
-        assert expected == [whole.blend.tokens(8 * step + i)[:-1].tolist() for i in range(8)]
+        assert expected == [whole.blend.sample(8 * step + i).tokens[:-1].tolist() for i in range(8)]
         rows = {}
         for rank in range(data):
             of_rank = loader(shard, f"train.micro_batch_size={micro}", data=data, data_rank=rank)
@@ -93,7 +93,7 @@ def test_training_builds_nothing_once_it_has_begun(shard, tmp_path, monkeypatch)
     assert last // data.blend.sources[0].per_epoch >= 1, "the run has several epochs"
     monkeypatch.setattr(order, "_shuffled", None)
     for index in range(last + 1):
-        data.blend.tokens(index)
+        data.blend.sample(index)
 
 
 def test_a_source_without_a_sample_is_named_in_the_log(tmp_path, caplog):
@@ -111,7 +111,7 @@ def test_sources_of_two_dtypes_are_blended(tmp_path):
     blend = loader(f"{narrow},{wide}").blend
     of_narrow, of_wide = set(), set()
     for index in range(80):
-        (of_narrow, of_wide)[blend.place(index)[0]].update(blend.tokens(index).tolist())
+        (of_narrow, of_wide)[blend.place(index)[0]].update(blend.sample(index).tokens.tolist())
     assert of_narrow == set(range(50)) and of_wide == set(range(50, 110))
 
 

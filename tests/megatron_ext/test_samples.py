@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatron_ext.data.samples import SPLITS, Samples, _range
+from megatron_ext.data.samples import SPLITS, Samples, part_of
 from megatron_ext.data.source import Source
 
 pytestmark = pytest.mark.usefixtures("megatron_core")
@@ -103,7 +103,7 @@ def test_epochs_and_seeds_differ_and_repeat(tmp_path):
 @given(documents=st.integers(1, 500), parts=st.tuples(*[st.floats(0, 1000)] * 3).filter(lambda p: sum(p) > 1e-6))
 def test_splits_are_contiguous_disjoint_and_whole(documents, parts):
     split = ",".join(map(str, parts))
-    ranges = [_range(split, which, documents) for which in SPLITS]
+    ranges = [part_of(split, which, documents) for which in SPLITS]
     assert ranges[0][0] == 0 and ranges[-1][1] == documents
     assert all(a[1] == b[0] for a, b in zip(ranges, ranges[1:]))
     for (begin, end), part in zip(ranges, parts):

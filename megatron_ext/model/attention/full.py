@@ -5,7 +5,6 @@ Shapes: S sequence on this rank, B batch, H query heads, G key/value groups, D h
 
 from __future__ import annotations
 
-import functools
 import math
 from contextlib import nullcontext
 from typing import Any, Optional
@@ -15,6 +14,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 from megatron.core.transformer.module import MegatronModule
+
+from megatron_ext.model.attention.mask import zigzag_causal_mask
 
 
 class CausalAttention(MegatronModule):
@@ -52,13 +53,15 @@ class CausalAttention(MegatronModule):
         attention_bias: Optional[torch.Tensor] = None,
         packed_seq_params: Any = None,
     ) -> torch.Tensor:
-        """-> [S, B, H * D]. The mask is causal by construction; any other mask is refused rather than ignored."""
-        if attention_mask is not None or attention_bias is not None or packed_seq_params is not None:
-            raise NotImplementedError("CausalAttention takes no mask, bias or packed sequences")
-        mask = None
+        """-> [S, B, H * D]. attention_mask: None, causal; or what mask.causal_mask gives. What else there could be is
+        refused rather than ignored."""
+        if attention_bias is not None or packed_seq_params is not None:
+            raise NotImplementedError("CausalAttention takes no bias and no packed sequences")
+        mask = attention_mask
         if self.context_group.size() > 1:
-            place = self.context_group.rank(), self.context_group.size()
-            mask = _zigzag_causal_mask(query_SBHD.shape[0], *place, query_SBHD.device)
+            if mask is None:
+                place = self.context_group.rank(), self.context_group.size()
+                mask = zigzag_causal_mask(query_SBHD.shape[0], *place, query_SBHD.device)
             key_SBGD, value_SBGD = (_GatherSequence.apply(x, self.context_group) for x in (key_SBGD, value_SBGD))
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query_SBHD, key_SBGD, value_SBGD))
         dropout = self.dropout if self.training else 0.0
@@ -74,20 +77,6 @@ class CausalAttention(MegatronModule):
                 enable_gqa=query.shape[1] != key.shape[1],
             )
         return out_BHSD.permute(2, 0, 1, 3).reshape(*query_SBHD.shape[:2], -1)
-
-
-def zigzag_positions(length: int, rank: int, ranks: int) -> torch.Tensor:
-    """Global positions of the `length` tokens that a context rank holds: chunks rank and 2 ranks - 1 - rank."""
-    half = length // 2
-    chunks = (rank, 2 * ranks - 1 - rank)
-    return torch.cat([torch.arange(chunk * half, (chunk + 1) * half) for chunk in chunks])
-
-
-@functools.lru_cache(maxsize=4)  # the same in every layer and microbatch
-def _zigzag_causal_mask(length: int, rank: int, ranks: int, device: torch.device) -> torch.Tensor:
-    """[S, K], true where this rank's query may see the key; keys in the order of an all-gather."""
-    keys = torch.cat([zigzag_positions(length, other, ranks) for other in range(ranks)])
-    return (zigzag_positions(length, rank, ranks)[:, None] >= keys[None]).to(device)
 
 
 class _GatherSequence(torch.autograd.Function):

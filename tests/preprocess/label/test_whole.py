@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -78,10 +79,11 @@ def test_the_same_bytes_for_any_number_of_workers(tmp_path, data, monkeypatch):
 
 def test_training_gets_packs_with_their_boundaries(tmp_path, data):
     from megatron_ext.data.packed import Packs as Training
+    from megatron_ext.data.source import Source as Shards
 
     made = prepare(data())
-    samples = Training(str(tmp_path / "out"), 256)
-    learned = sum(int(samples[number].loss_mask.sum()) for number in range(len(samples)))
+    samples = Training(Shards(str(tmp_path / "out")), "1,0,0", "train", 256, seed=1)
+    learned = sum(int(samples.sample(number).learned.sum()) for number in range(samples.per_epoch))
     mask = np.fromfile(tmp_path / "out.mask", np.uint8)
     assert learned == mask.sum() and made.tokens == len(mask)
 
@@ -93,3 +95,17 @@ def test_a_template_that_cannot_work_is_refused_before_any_record_is_read(tmp_pa
     with pytest.raises(ValueError, match="go to one shard"):
         prepare(data(shard_tokens=10))
     assert json.loads((tmp_path / "in.jsonl").read_text().splitlines()[0])["id"] == "c0"
+
+
+def test_another_choice_of_turns_is_another_content(tmp_path, data):
+    """The tokens are the same, what is learned of them is not: training must not go on as if nothing had changed."""
+    first = prepare(data())
+    label = dataclasses.replace(data().source.label, train_on=["user", "assistant"])
+    made = data()
+    second = prepare(dataclasses.replace(made, source=dataclasses.replace(made.source, label=label)))
+    assert first.tokens == second.tokens and first.fingerprint != second.fingerprint
+    assert not list(problems(str(tmp_path / "out")))
+    mask = np.fromfile(tmp_path / "out.mask", np.uint8)
+    mask[int(np.argmax(mask))] = 0
+    mask.tofile(tmp_path / "out.mask")
+    assert "their content was changed" in "\n".join(problems(str(tmp_path / "out")))
