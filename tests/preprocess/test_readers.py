@@ -7,6 +7,8 @@ import gzip
 import json
 import lzma
 import pickle
+import subprocess
+import sys
 
 import pytest
 import zstandard
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 
 from preprocess import readers
 from preprocess.document import Document, Dropped
-from preprocess.readers import Bad, jsonl
+from preprocess.readers import Bad, json_file, jsonl
+from preprocess.readers.stream import Stream
 
 KEYS = readers.Keys("text", "id")
 ONE, TWO = b'{"text":"one"}\n', b'{"text":"two"}\n'
@@ -285,16 +288,74 @@ def test_text_that_is_not_utf8_is_bad(tmp_path):
         (b'[{"text":"one"},{"text":"two"}]', ["one", "two"]),
         (b'\xef\xbb\xbf[\n {"text": "one"},\n {"text": "two"}\n]\n', ["one", "two"]),
         (b'{\n "text": "one\\n\\u2028"\n}', ["one\n\u2028"]),
-        (b"[]", []),
-        (b"[\n" + ONE + b"3]", None),
+        (b" [ ] ", []),
+        (b"\n[\n" + ONE + b"," + TWO + b"]", ["one", "two"]),
     ],
 )
 def test_a_json_file_is_lines_or_one_array(tmp_path, content, expected):
     for path in (write(tmp_path / "a.json", content), write(tmp_path / "b.json.xz", lzma.compress(content))):
-        if expected is None:
-            assert [type(item) for item in items(path)] == [Bad, Document, Bad]
-        else:
-            assert texts(path) == expected
+        assert texts(path) == expected
+
+
+@pytest.mark.parametrize(
+    "end, why",
+    [
+        (b"3]", "element 1 ('3' stands where a comma should)"),
+        (b", 3", "element 2 (the array has no end)"),
+        (b', {"text": "tw', "element 1 (Unterminated string"),
+        (b"] 5", "element 1 ('5' stands behind the array)"),
+        (b"," + b"[" * 100_000, "element 1 (nested too deeply)"),
+        (b",]", "element 1 (Expecting value"),
+    ],
+)
+def test_a_broken_array_is_refused_where_it_breaks(tmp_path, end, why):
+    """What follows cannot be told apart, so that a count of bad records would hide how much was lost."""
+    path = write(tmp_path / "a.json", b"[\n" + ONE + end)
+    with pytest.raises(ValueError) as caught:
+        items(path)
+    assert f"a.json: the array is broken at its {why}" in str(caught.value) and ".jsonl" in str(caught.value)
+
+
+def test_an_element_that_is_no_text_is_bad_alone(tmp_path):
+    path = write(
+        tmp_path / "a.json", b'[{"text":"\xff"},' + ONE + rb',{"text":"\ud800"},{"text":"' + b"\xc3\xa9" + b'"}]'
+    )
+    first, one, half, last = items(path)
+    assert "not a line of JSON in UTF-8" in first.why and "surrogate" in half.why
+    assert (one.text, last.text) == ("one", "\xe9")
+
+
+@given(st.lists(st.recursive(st.text() | st.integers() | st.booleans(), st.lists), max_size=20), st.integers(1, 40))
+def test_an_array_is_read_element_by_element_as_json_reads_it(tmp_path_factory, values, read):
+    path = tmp_path_factory.mktemp("array") / "a.json"
+    path.write_text(json.dumps(values, ensure_ascii=False, indent=read % 3 or None), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_file, "_READ", read)
+        with Stream(str(path)) as stream:
+            assert list(json_file._elements(json_file._Text(stream), str(path))) == values
+
+
+def test_an_array_is_not_held_in_memory(tmp_path):
+    """60 MB of elements, of which no more than some are held at a time."""
+    path = tmp_path / "a.json"
+    with open(path, "w") as out:
+        for number in range(300):
+            out.write(("," if number else "[") + json.dumps({"text": "x" * 200_000}) + "\n")
+        out.write("]")
+    code = f"""
+from benchmarks.measure import own_peak
+from preprocess import readers
+from preprocess.readers import json_file
+from preprocess.readers.chunk import Limits, Part
+before = own_peak()
+part = Part({str(path)!r}, 0, {path.stat().st_size})
+count = sum(chunk.size for chunk in json_file.chunks(part, Limits(1 << 20, 4096)))
+print(count, own_peak() - before)
+"""
+    count, grown = map(
+        int, subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.split()
+    )
+    assert count == 300 and grown < 15_000_000
 
 
 def test_elements_of_an_array_are_named_by_their_number(tmp_path, monkeypatch):
