@@ -74,8 +74,11 @@ def _array(stage: str, python: str, folder: work.Work, tasks: int) -> array.Arra
 def _submit(run: Run, planned: plan.Plan, folder: work.Work, say: Callable[[str], None]) -> List[str]:
     load.freeze(run, _run_yaml(folder))
     chain = arrays(run, planned, folder)
-    jobs = array.submit(chain, run.cluster, _logs(folder))
-    write_atomically(folder.folder / "jobs.json", json.dumps(jobs).encode())
+
+    def note(jobs: List[str]) -> None:
+        write_atomically(folder.folder / "jobs.json", json.dumps(jobs).encode())
+
+    jobs = array.submit(chain, run.cluster, _logs(folder), note)
     for one, job in zip(chain, jobs):
         say(f"job {job}: {one.name}, {one.tasks} tasks")
     return jobs

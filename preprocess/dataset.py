@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from megatron_ext.config import schema
 from preprocess import manifest, tokenizer
 from preprocess.manifest import Manifest
-from preprocess.shards import Shard
+from preprocess.shards import SUFFIXES, Shard
 
 BATCH_ROWS = 1 << 16  # of the table, looked at together
 
@@ -143,12 +143,21 @@ def open_table(prefix: str) -> pq.ParquetFile:
         raise ValueError(f"{path} is damaged ({error}); make the shard again with llm-preprocess") from error
 
 
+def named(argument: str) -> str:
+    """The prefix that a user means, who may have given the name of one of the files."""
+    return argument.removesuffix(suffix) if (suffix := Path(argument).suffix) in SUFFIXES else argument
+
+
+def set_of(prefix: str) -> str:
+    """The prefix of the set that a shard is one of, if it is; else its own."""
+    found = re.fullmatch(r"(.+)-\d{5}", prefix)
+    if not found or Path(f"{prefix}.json").exists() or not Path(f"{found[1]}.json").exists():
+        return prefix
+    names = [shard.name for shard in manifest.read(found[1]).shards]
+    return found[1] if Path(prefix).name in names else prefix
+
+
 def _find(prefix: str) -> Tuple[Manifest, List[str]]:
     """The manifest, and the prefixes of the shards."""
-    found = re.fullmatch(r"(.+)-\d{5}", prefix)
-    if found and not Path(f"{prefix}.json").exists() and Path(f"{found[1]}.json").exists():
-        whole = manifest.read(found[1])
-        if Path(prefix).name in [shard.name for shard in whole.shards]:
-            return whole, [prefix]
-    whole = manifest.read(prefix)
-    return whole, whole.prefixes(prefix)
+    whole = manifest.read(set_of(prefix))
+    return whole, whole.prefixes(prefix) if set_of(prefix) == prefix else [prefix]

@@ -19,7 +19,7 @@ import numpy as np
 
 from megatron_ext.config.rundir import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from preprocess import manifest, report, verify, work
-from preprocess.dataset import BATCH_ROWS, labelled, open_table
+from preprocess.dataset import BATCH_ROWS, labelled, named, open_table
 from preprocess.manifest import Manifest, StepReport
 from preprocess.merge import ShardSet, publish
 from preprocess.metadata import DESCRIPTION
@@ -164,7 +164,7 @@ def _steps(sets: Sequence[Manifest]) -> List[StepReport]:
 
 def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m preprocess.merge_shards", description=__doc__)
-    parser.add_argument("prefix", nargs="+", help="of finished sets, as runs/data/mine/web")
+    parser.add_argument("prefix", nargs="+", type=named, help="of finished sets, as runs/data/mine/web")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="of the shard to be made")
     options = parser.parse_args(arguments)
     try:

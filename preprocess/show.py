@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterable, List, Optional
 import pyarrow.compute as pc
 
 from megatron_ext.config.rundir import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
-from preprocess.dataset import Dataset
+from preprocess.dataset import Dataset, named
 
 _EXAMPLE = """examples:
   python -m preprocess.show runs/data/demo/python_docs --document 7
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("prefix", help="of a set of shards, or of one of them")
+    parser.add_argument("prefix", type=named, help="of a set of shards, or of one of them")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--document", type=int, default=0, metavar="N", help="by number, from 0 (default: 0)")
     which.add_argument("--id", help="those of this id")

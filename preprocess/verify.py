@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import sys
 from pathlib import Path
 from typing import Iterator, List, Optional, Tuple
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from megatron_ext.config.rundir import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from preprocess import manifest
-from preprocess.dataset import Dataset, labelled, open_table
+from preprocess.dataset import Dataset, labelled, named, open_table, set_of
 from preprocess.label.packed import Packs
 from preprocess.manifest import Manifest, ShardFile
 from preprocess.metadata import SCHEMA, text_hash
@@ -199,7 +200,7 @@ def _labels(prefix: str, told: Manifest) -> Iterator[str]:
 
 def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m preprocess.verify", description=__doc__)
-    parser.add_argument("prefix", nargs="+", help="as runs/data/demo/python_docs")
+    parser.add_argument("prefix", nargs="+", type=named, help="as runs/data/demo/python_docs")
     parser.add_argument("--text", type=int, metavar="N", help="also decode N documents, evenly spread; 0: all")
     parser.add_argument("--tokenizer", default="", metavar="FILE", help="where it is now, if not where it was")
     options = parser.parse_args(arguments)
@@ -209,7 +210,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         print(said if missing else f"--text={options.text}: give 0 or more documents", file=sys.stderr)
         return EXIT_BAD_INPUT
     bad = False
-    for prefix in options.prefix:
+    for prefix in dict.fromkeys(map(_whole, options.prefix)):
         found = list(problems(prefix))
         if not found:
             print(f"{prefix}: sound, {manifest.read(prefix).documents:,} documents")
@@ -218,6 +219,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
         print("\n".join(found), end="\n" if found else "")
         bad = bad or bool(found)
     return EXIT_FAILED if bad else EXIT_DONE
+
+
+def _whole(prefix: str) -> str:
+    """A shard is sound when its set is."""
+    try:
+        return set_of(prefix)
+    except ValueError:  # of the manifest, which is read again to say so
+        return re.sub(r"-\d{5}$", "", prefix)
 
 
 def _texts(prefix: str, most: int, tokenizer_path: str) -> Iterator[str]:

@@ -54,8 +54,11 @@ def script(array: Array, cluster: Cluster, folder: Path, after: str = "") -> str
     return "\n".join(["#!/bin/bash", *lines, *cluster.setup, *exports, command, ""])
 
 
-def submit(arrays: Sequence[Array], cluster: Cluster, folder: Path, after: str = "") -> List[str]:
-    """-> their job ids. Scripts and logs are in `folder`. Raises ConfigError with Slurm's words when it refuses one."""
+def submit(
+    arrays: Sequence[Array], cluster: Cluster, folder: Path, note: Callable[[List[str]], None], after: str = ""
+) -> List[str]:
+    """-> their job ids. Scripts and logs are in `folder`; `note` is told the ids so far after each, so that a chain
+    outlives a kill in the middle. Raises ConfigError with Slurm's words when it refuses one."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs: List[str] = []
     for array in arrays:
@@ -63,6 +66,7 @@ def submit(arrays: Sequence[Array], cluster: Cluster, folder: Path, after: str =
         path.write_text(script(array, cluster, folder, jobs[-1] if jobs else after))
         try:
             jobs.append(_sbatch(path))
+            note(jobs)
         except BaseException:  # an error, an interrupt: a part of a chain is of no use
             cancel(jobs)
             raise

@@ -32,6 +32,8 @@ def export(run: Run, folder: Path, config: Dict[str, Any], notes: List[str]) -> 
         shutil.copyfile(path, folder / "tokenizer.json")
         _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
         notes.append("tokenizer: tokenizer.json copied; its special ids are not in config.json")
+    elif run.data.tokenizer.kind == TokenizerKind.tiktoken:
+        notes.append(f"tokenizer: left out, transformers does not load tiktoken's ranks; convert {path} yourself")
     else:
         _export_sentencepiece(path, folder, config, notes)
 

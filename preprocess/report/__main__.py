@@ -9,12 +9,13 @@ import argparse
 import sys
 
 from megatron_ext.config.rundir import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
+from preprocess.dataset import named
 from preprocess.report import write
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m preprocess.report", description=__doc__)
-    parser.add_argument("prefix", nargs="+", help="as runs/data/demo/python_docs")
+    parser.add_argument("prefix", nargs="+", type=named, help="as runs/data/demo/python_docs")
     try:
         for prefix in parser.parse_args().prefix:
             print(*write(prefix), sep="\n")

@@ -102,3 +102,10 @@ def test_a_tokenizer_that_is_gone_is_said(tmp_path, capsys):
     source = _run_with(tmp_path / "source", tmp_path / "gone.model")
     assert convert(source, tmp_path / "hf", "--to", "hf") == 0
     assert "gone.model does not exist" in capsys.readouterr().err
+
+
+def test_a_tiktoken_file_is_left_out_and_said(tmp_path, capsys):
+    (tmp_path / "ranks.tiktoken").write_text("YQ== 0\n")
+    source = _run_with(tmp_path / "source", tmp_path / "ranks.tiktoken", TokenizerKind.tiktoken)
+    assert convert(source, tmp_path / "hf", "--to", "hf") == 0
+    assert "tokenizer: left out, transformers does not load tiktoken" in capsys.readouterr().err

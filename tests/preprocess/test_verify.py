@@ -90,6 +90,16 @@ def test_a_sound_set(tmp_path, make_data, capsys, monkeypatch, source):
     assert "sound, 4 documents" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("argument", ["out.json", "out-00000", "out-00001.bin"])
+def test_a_file_or_a_shard_of_a_set_stands_for_the_set(tmp_path, make_data, capsys, argument):
+    prepare(make_data([{"text": text} for text in TEXTS], shard_tokens=5))
+    assert verify.main([str(tmp_path / argument)]) == 0
+    assert f"{tmp_path}/out: sound, 3 documents" in capsys.readouterr().out
+    (tmp_path / "out.json").write_text("{")
+    assert verify.main([str(tmp_path / argument)]) == 1
+    assert "out.json is damaged" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_named(shard, capsys, monkeypatch, name):
     """Beside a sound shard, which is still called sound."""

@@ -39,14 +39,17 @@ def test_script_in_full() -> None:
 def test_without_slurm_the_remedy_is_named(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="no sbatch on this machine.*cluster=local"):
-        submit([Array("a", ["true"], 1)], Cluster(), tmp_path)
+        submit([Array("a", ["true"], 1)], Cluster(), tmp_path, print)
 
 
 def test_a_refusal_cancels_what_was_submitted(tmp_path, fake_slurm) -> None:
     fake_slurm("sbatch", 'grep -q "job-name=bad" "$2" && echo "sbatch: error: no" >&2 && exit 1; echo 77')
     fake_slurm("scancel", f"echo $@ > {tmp_path}/cancelled")
+    known = []
     with pytest.raises(ConfigError, match="Slurm refuses the job: no"):
-        submit([Array("good", ["true"], 1), Array("bad", ["true"], 1)], Cluster(), tmp_path / "jobs")
+        arrays = [Array("good", ["true"], 1), Array("bad", ["true"], 1)]
+        submit(arrays, Cluster(), tmp_path / "jobs", lambda jobs: known.append(list(jobs)))
+    assert known == [["77"]], "told at once, and not only when the chain is whole"
     assert (tmp_path / "cancelled").read_text().strip() == "77"
 
 
