@@ -98,7 +98,8 @@ def test_a_signal_leaves_nothing(tmp_path, overrides, send, number, workers):
     """As kill, Slurm and Ctrl-C stop it, in the middle of the work."""
     write_jsonl(tmp_path / "in.jsonl", [{"text": WORDS}] * 600)
     code = (
-        "import sys; from preprocess import cli, readers; from tests.preprocess import steps\n"
+        "import signal, sys; from preprocess import cli, readers; from tests.preprocess import steps\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it\n"
         "readers.BATCH_RECORDS = 20; steps.register()\n"
         "if __name__ == '__main__': sys.exit(cli.main([*sys.argv[1:], 'data.source.steps=[Slow]']))"
     )
