@@ -49,9 +49,32 @@ def documents(batches: Iterator[pa.RecordBatch], chunk: Chunk, keys: Keys) -> It
 
 
 def _texts_of_times(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Python has no nanoseconds; Arrow writes them."""
-    columns = [_as_text(column) if pa.types.is_timestamp(column.type) else column for column in batch.columns]
+    """Python has no nanoseconds; Arrow writes them. Durations, and times inside of lists and the like, keep
+    microseconds."""
+    columns = [_as_text(column) if pa.types.is_timestamp(column.type) else _shorter(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _shorter(column: pa.Array) -> pa.Array:
+    return column.cast(_microseconds(column.type), safe=False) if "[ns]" in str(column.type) else column
+
+
+def _microseconds(kind: pa.DataType) -> pa.DataType:
+    """The type with microseconds wherever it has nanoseconds."""
+    types = pa.types
+    if types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if types.is_duration(kind) and kind.unit == "ns":
+        return pa.duration("us")
+    if types.is_time64(kind):
+        return pa.time64("us")
+    if types.is_list(kind) or types.is_large_list(kind):
+        return (pa.list_ if types.is_list(kind) else pa.large_list)(_microseconds(kind.value_type))
+    if types.is_struct(kind):
+        return pa.struct([(field.name, _microseconds(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(kind.key_type, _microseconds(kind.item_type))
+    return kind
 
 
 def _as_text(times: pa.Array) -> pa.Array:

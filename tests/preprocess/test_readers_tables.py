@@ -60,6 +60,7 @@ def test_rows_come_in_order_and_in_bounded_chunks(tmp_path, monkeypatch, name, b
 @pytest.mark.parametrize("name", TABLES)
 def test_values_of_every_kind_become_what_json_can_hold(tmp_path, name):
     time = datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+    ns = pa.timestamp("ns")
     table = pa.table(
         {
             "text": pa.array(["x"], pa.large_string()),
@@ -72,6 +73,10 @@ def test_values_of_every_kind_become_what_json_can_hold(tmp_path, name):
             "for": pa.array([datetime.timedelta(seconds=90)], pa.duration("s")),
             "label": pa.array(["cat"]).dictionary_encode(),
             "none": pa.array([None], pa.timestamp("ms")),
+            "ns inside": pa.array([[{"t": 1_234_567, "u": None}]], pa.list_(pa.struct([("t", ns), ("u", ns)]))),
+            "ns in a map": pa.array([[("k", 1_234_567)]], pa.map_(pa.string(), ns)),
+            "ns for": pa.array([1_234_567], pa.duration("ns")),
+            "ns of the day": pa.array([1_234_567], pa.time64("ns")),
         }
     )
     (found,) = items(TABLES[name](tmp_path / name, table))
@@ -85,6 +90,10 @@ def test_values_of_every_kind_become_what_json_can_hold(tmp_path, name):
         "for": 90,
         "label": "cat",
         "none": None,
+        "ns inside": [{"t": "1970-01-01T00:00:00.001234", "u": None}],
+        "ns in a map": [["k", "1970-01-01T00:00:00.001234"]],
+        "ns for": 0.001234,
+        "ns of the day": "00:00:00.001234",
     }
 
 
