@@ -189,7 +189,9 @@ def _refuse_unreadable(text: str, name: str, value: str) -> None:
     from hydra.errors import HydraException
 
     name = name.lstrip("+")
-    quoted = f"""{name}="'{value}'\""""
+    texts = value[1:-1].split(",") if value[:1] == "[" and value[-1:] == "]" else None
+    inner = [f"'{text.strip(chr(39) + chr(34) + ' ')}'" for text in texts or [value]]
+    quoted = f'{name}="{inner[0]}"' if texts is None else f'{name}="[{",".join(inner)}]"'
     try:
         parsed = OverridesParser.create().parse_override(text)
     except HydraException:

@@ -61,7 +61,8 @@ def parse(chunk: Chunk, keys: Keys) -> Items:
     names = _decode(next(rows).fields)
     for line, row in enumerate(rows, start=1):
         if row.error:
-            yield bad(f"not a row of CSV ({row.error})", row.raw)
+            lines = row.raw.count(b"\n")
+            yield bad(f"not a row of CSV ({row.error}{f'; it takes in {lines} lines' if lines > 1 else ''})", row.raw)
         elif not row.fields:
             yield Dropped("blank line")
         elif len(row.fields) != len(names):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import shlex
 import subprocess
 import sys
 import typing
@@ -297,3 +298,13 @@ def test_ranks_read_without_hydra(tmp_path):
         f"import pathlib; from megatron_ext.config import load; load.read(pathlib.Path({str(tmp_path / 'run.yaml')!r}))"
     )
     assert "omegaconf" in loaded and not any(name.split(".")[0] == "hydra" for name in loaded)
+
+
+@pytest.mark.parametrize("override", ["data.source.inputs=[/tmp/ünï*.jsonl, b c.jsonl]", "data.source.output=/tmp/ü"])
+def test_the_quoting_that_a_refusal_names_is_accepted(override):
+    """As a shell hands it on; in a list each text is quoted by itself."""
+    with pytest.raises(ConfigError, match="quote it for the shell and within: ") as caught:
+        load.compose([override])
+    (remedy,) = shlex.split(str(caught.value).split("within: ")[1])
+    source = load.compose([remedy]).data.source
+    assert source.inputs == ["/tmp/ünï*.jsonl", "b c.jsonl"] or source.output == "/tmp/ü"

@@ -160,6 +160,8 @@ def test_each_bad_row_of_a_csv_is_told(tmp_path):
     assert [item.why.startswith(why) for item, why in zip(found[2:6], said)] == [True] * 4
     assert (found[6].text, found[6].id, found[6].line) == ('5" disk', f"{tmp_path}/a.csv#6", 7)
     assert "unexpected end of data" in found[7].why and len(found) == 8
+    (found,) = items(write(tmp_path / "b.csv", b'id,text\n1,"open\n2,b\n3,c\n'))
+    assert "it takes in 3 lines" in found.why
 
 
 @pytest.mark.parametrize(
