@@ -25,6 +25,7 @@ _NAMES = {  # column: fields it is taken from, the first that a record has
     "language": ("language", "lang"),
     "parent": ("parent",),
 }
+_NO_NAMES = [None] * len(_NAMES)
 _TEXTS = ["id", *_NAMES, "scores", "file", "text_hash", "metadata"]
 DESCRIPTION = pa.schema([*((name, pa.string()) for name in _TEXTS), ("line", pa.int64())])
 SCHEMA = pa.schema(
@@ -51,7 +52,7 @@ def text_hash(text: str) -> str:
 
 def _row(document: Document) -> Tuple[Any, ...]:
     rest = dict(document.metadata)
-    named = [_take(rest, names) for names in _NAMES.values()]
+    named = [_take(rest, names) for names in _NAMES.values()] if rest else _NO_NAMES
     scores = to_json(rest.pop("scores", None))
     return (document.id, *named, scores, document.file, text_hash(document.text), to_json(rest), document.line)
 

@@ -96,18 +96,22 @@ def test_every_variant_trains_in_parallel_as_on_one_rank(tmp_path, name):
     assert loss <= LOSS_LIMIT and norm <= NORM_LIMIT, (loss, norm)
 
 
-def test_attention_under_context_parallelism_refuses_a_mask_rather_than_ignore_it(tmp_path):
+def test_attention_refuses_packed_sequences_rather_than_ignore_them(tmp_path):
     run, _ = make_run(tmp_path)
-    assert "takes no mask" in run_ranks(1, _with_mask, run)[0]
+    assert "takes no bias and no packed sequences" in run_ranks(1, _with_packed_sequences, run)[0]
 
 
-def _with_mask(run):
+def _with_packed_sequences(run):
+    from megatron.core.packed_seq_params import PackedSeqParams
+
+    from megatron_ext.model.attention.full import CausalAttention
     from megatron_ext.model.build import build
 
     (chunk,) = build(run, parallel.start(run))
-    tokens = torch.zeros(1, 32, dtype=torch.long)
+    (attention, *_) = [module for module in chunk.modules() if isinstance(module, CausalAttention)]
+    x_SBHD = torch.zeros(32, 1, 4, 16)
     try:
-        chunk(tokens, torch.arange(32)[None], torch.zeros(1, 1, 32, 32, dtype=torch.bool))
+        attention(x_SBHD, x_SBHD, x_SBHD, None, packed_seq_params=PackedSeqParams())
     except NotImplementedError as error:
         return str(error)
 
