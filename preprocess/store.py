@@ -18,6 +18,10 @@ SCHEMA = pa.schema(
     [("id", pa.string()), ("text", pa.string()), ("metadata", pa.string()), ("file", pa.string()), ("line", pa.int64())]
 )
 
+# One thread: batches are small, and the processors have workers of their own.
+_WRITE = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_READ = pa.ipc.IpcReadOptions(use_threads=False)
+
 
 def to_batch(documents: List[Document]) -> pa.RecordBatch:
     columns = [
@@ -48,7 +52,7 @@ class Writer:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._sink = pa.OSFile(str(path), "wb")
-        self._writer = pa.ipc.new_file(self._sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+        self._writer = pa.ipc.new_file(self._sink, schema, options=_WRITE)
         self.rows = 0
 
     def __enter__(self) -> Writer:
@@ -66,4 +70,4 @@ class Writer:
 
 
 def open_file(path: Path) -> pa.ipc.RecordBatchFileReader:
-    return pa.ipc.open_file(pa.memory_map(str(path)))
+    return pa.ipc.open_file(pa.memory_map(str(path)), options=_READ)

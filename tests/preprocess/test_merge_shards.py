@@ -217,7 +217,8 @@ def write_set(stem, lengths, repeat=1):
     flat = np.asarray([one for some in lengths for one in some], np.int32)
     sequences = np.asarray([len(some) for some in lengths], np.int32)
     tokens = np.arange(flat.sum(), dtype=np.int64).astype(np.uint16)
-    described = describe([Document(str(n), f"id {n}", {}, "file", n) for n in range(len(lengths))])
+    documents = [Document(str(n), f"id {n}", {}, "file", n) for n in range(len(lengths))]
+    described = describe(documents, [document.text.encode() for document in documents])
     sums = np.asarray([sum(some) for some in lengths])
     with ShardWriter(Path(stem), np.dtype(np.uint16)) as shard, TableWriter(Path(f"{stem}.parquet")) as table:
         for _ in range(repeat):

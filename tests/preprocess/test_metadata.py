@@ -64,7 +64,7 @@ def test_golden_table(tmp_path, make_data, monkeypatch):
         "scores": '{"quality": 0.5}',
         "file": "in.jsonl",
         "line": 1,
-        "text_hash": "7689d1ceb0c156d213d3370ce8c62d22",
+        "text_hash": "0e8fa0ea5fd6fe4ce8eb1460b6a93ffe",
         "metadata": '{"title": "Ünicode"}',
     }
     assert (second["id"], second["document"], second["token_start"]) == (

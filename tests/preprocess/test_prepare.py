@@ -263,7 +263,7 @@ def test_the_manifest_says_what_was_made_of_what(tmp_path, make_data, sentencepi
     for name in ("fingerprint", "stamp", "created_by", "settings", "tokenizer", "tokens"):
         assert told.pop(name)
     assert told == {
-        "format_version": 2,
+        "format_version": 3,
         "append_eod": True,
         "prepend_bos": False,
         "eod_id": 2,

@@ -197,7 +197,7 @@ def test_documents_outlive_the_reader(tmp_path):
 @pytest.mark.parametrize(
     "content, said",
     [(None, "not complete"), ("{", "damaged"), ("{}", "damaged"), ('{"format_version": 9}', "format 9"),
-     ("[]", "damaged"), ('{"format_version": 2, "inputs": [], "colour": 1}', "damaged")],
+     ("[]", "damaged"), ('{"format_version": 3, "inputs": [], "colour": 1}', "damaged")],
 )  # fmt: skip
 def test_a_manifest_that_is_not_ours_is_refused(tmp_path, content, said):
     if content is not None:
